@@ -1,7 +1,7 @@
 """Ring, statistics, CRC-32C and capture under pytest-benchmark; `python -m benchmarks native` prints ratios.
 
 Before every round of a measurement, its limit is timed on the same bytes: one read, one write, or one copy
-    into memory that was touched before. So a slow phase of the machine affects both.
+into memory that was touched before. So a slow phase of the machine affects both.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ captures, so every block with the hook saves the same tensors. In the first 40 s
 at each step; these blocks are reported separately as "early". Two steps before each block are not counted.
 
 wall      time of a block with the hook divided by the time of the block without it
-training  the same with CPU seconds of the training process, which other processes affect less flusher   CPU
-seconds of the flusher in a block with the hook, and after it until the flusher is idle, minus those of a
-block without the hook, divided by the CPU seconds of the training process in the block without cpu
-training and flusher together hook      time of the training thread inside the hook, by the hook's clock,
-divided by the rest of the time of the same block: hardly any noise, but without the flusher and without
-effects on the caches
+training  the same with CPU seconds of the training process, which other processes affect less
+flusher   CPU seconds of the flusher in a block with the hook, and after it until the flusher is idle, minus
+          those of a block without the hook, divided by the CPU seconds of the training process in the block
+          without the hook
+cpu       training and flusher together
+hook      time of the training thread inside the hook, by the hook's clock, divided by the rest of the time of
+          the same block: hardly any noise, but without the flusher and without effects on the caches
 
 Each is a median over pairs with a 95 % bootstrap interval.
 """

@@ -6,11 +6,11 @@ of neighbouring rounds, with quartiles, and the difference of the two fastest ro
 
 unsaved         steps of a model of one tiny layer, with the hook and without its three PyTorch hooks
 parameters      150 layers of 16 x 16, statistics of weights, biases and gradients: a saved step minus the
-    unsaved step after it, divided by the number of tensors
+                unsaved step after it, divided by the number of tensors
 outputs         the same layers, statistics of every output: per call with a hook, including PyTorch's own
-    cost of such a call
-native, python  times of the fastest step by the clocks of the core and of the hook: inside the native calls,
-    and inside the hook around these calls
+                cost of such a call
+native, python  times of the fastest step by the clocks of the core and of the hook: inside the native
+                calls, and inside the hook around these calls
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ All operators have the arguments of hooks/pytorch/compile/operator.py and are ca
 Rounds alternate, so that a slow second of the machine affects all operators.
 
 python           the function itself, no operator
-library          torch.library.Library with a Python kernel, as in hooks/pytorch/compile/operator.py native
-the same schema with an empty kernel in C++, through libtorch's stable C functions, found by
+library          torch.library.Library with a Python kernel, as in hooks/pytorch/compile/operator.py
+native           the same schema with an empty kernel in C++, through libtorch's stable C functions, found by
                  name at run time (operator_cost.cpp; needs a compiler, no headers of torch). These functions
                  accept tensor lists and strings since torch 2.10
-native, tensors  the same with only the two tensors custom_op        torch.library.custom_op observe
-the operator of hooks/pytorch/compile/operator.py, with an observer that does nothing
+native, tensors  the same with only the two tensors
+custom_op        torch.library.custom_op
+observe          the operator of hooks/pytorch/compile/operator.py, with an observer that does nothing
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Time to read a run of 1,000,000 index rows: opening, one tensor over all steps, all statistics, all rules.
 
 A session writes the run as in a training: 200 tensors at each step, statistics of all tensors, values of two.
-    Then each query runs in new processes, in turn. It is compared with the limit (pyarrow reads the same
-    Parquet files into a table; a plain read of their bytes) and with smdebug on an equal run. smdebug writes
-    slowly, so the two are compared on a smaller run, of 200 tensors of 64 values each, with all values saved.
-    This run is as large as smdebug can write it in --peer-seconds; tdcore gets a run of the same size.
+Then each query runs in new processes, in turn. It is compared with the limit (pyarrow reads the same Parquet
+files into a table; a plain read of their bytes) and with smdebug on an equal run. smdebug writes slowly, so
+the two are compared on a smaller run, of 200 tensors of 64 values each, with all values saved. This run is as
+large as smdebug can write it in --peer-seconds; tdcore gets a run of the same size.
 
 All files are in the page cache. Times are medians over processes. Imports are timed separately, together with
 the first call of pyarrow (which imports pandas if it is installed). Memory is the peak of the whole process.
@@ -44,8 +44,7 @@ def make_run(folder: Path, steps: int, *, tensors: int = TENSORS, all_values: bo
     """Write a run of steps x tensors rows: a loss, the output of a ReLU, then weights and gradients in turn.
 
     Values differ from step to step: random numbers, with another window and scale at each step. Statistics of
-        all tensors are saved. Values are saved for the output of the ReLU and for tensor_7, or for all
-        tensors.
+    all tensors are saved. Values are saved for the output of the ReLU and for tensor_7, or for all tensors.
     """
     from tdcore.format.layout import TensorKind
     from tdcore.session import RingConfig, Session

@@ -1,20 +1,20 @@
 """All rules over 1,000,000 index rows, a poll of a long run, and the delay from save to finding.
 
 Speed: the run of `python -m benchmarks read` (200 tensors per step, statistics of all tensors) is read once.
-    Then each rule judges the whole run alone, and all rules judge it together. Both are compared with one
-    read of the index. Rules that cannot run alone with their defaults are left out and listed. The time of a
-    rule includes its reads of values, and the conversion of the columns that it uses; all rules together
-    convert each column once. _s is wall-clock time, _cpu_s is CPU time of the process on all cores; both are
-    medians of the repeats.
+Then each rule judges the whole run alone, and all rules judge it together. Both are compared with one read of
+the index. Rules that cannot run alone with their defaults are left out and listed. The time of a rule
+includes its reads of values, and the conversion of the columns that it uses; all rules together convert each
+column once. _s is wall-clock time, _cpu_s is CPU time of the process on all cores; both are medians of the
+repeats.
 
 Looks: a run with a given number of rows is followed while steps of 200 rows arrive one by one. The time is
-    that of one poll of all rules with one new step. If the time does not grow with the number of existing
-    rows, the cost depends only on the new rows.
+that of one poll of all rules with one new step. If the time does not grow with the number of existing rows,
+the cost depends only on the new rows.
 
 Delay: a real training with a hook, in its own process, is followed as by `tdcore rules run --live`. The delay
-    of a step is the time from its last capture (time_ns of its last row) to the poll that judged the step.
-    "halved" counts steps that were judged in two pieces. Times are wall-clock times on one machine, with all
-    files in the page cache.
+of a step is the time from its last capture (time_ns of its last row) to the poll that judged the step.
+"halved" counts steps that were judged in two pieces. Times are wall-clock times on one machine, with all
+files in the page cache.
 """
 
 from __future__ import annotations

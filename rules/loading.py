@@ -3,9 +3,10 @@
     vanishing_gradient                     a rule of the table: a name (any case, with or without "_") or code
     vanishing_gradient:threshold=1e-6      with parameters; lists with commas: tensor_regex=relu,gelu
     vanishing_gradient:start_step=500      every rule accepts start_step and end_step (rules/step_range.py)
-    my_rules.py::SpikyLoss:factor=3        a class in a file my_rules.py                            all rules
-    of a file my_package.rules:SpikyLoss             a class in an importable module all
-    every rule of the table, with its defaults
+    my_rules.py::SpikyLoss:factor=3        a class in a file
+    my_rules.py                            all rules of a file
+    my_package.rules:SpikyLoss             a class in an importable module
+    all                                    every rule of the table, with its defaults
 
 Code is loaded only from files and modules that the user names here, never from a run. Parameters are strings,
 as in smdebug, and are converted to the types of the rule's fields.

@@ -32,8 +32,7 @@ def with_step_range(
     """Restrict a rule to rows with start_step <= step < end_step (global steps; None: no end).
 
     each: whether each step is a separate finding; findings are then not joined over steps. A rule that has a
-        range
-    already gets the intersection. Raises ConfigError for an empty range.
+    range already gets the intersection. Raises ConfigError for an empty range.
     """
     if isinstance(rule, RangedRule):
         each = each or rule.each

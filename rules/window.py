@@ -291,7 +291,7 @@ class Window:
         """The rows to report, at most `room`, with the first rows of each tensor. Others are only counted.
 
         Use this method in rules that may report many rows: creating a Finding for each row takes longer than
-            judging the rows.
+        judging the rows.
         """
         if len(rows) <= self.room:
             return rows.tolist()  # type: ignore[no-any-return]

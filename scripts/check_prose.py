@@ -192,7 +192,7 @@ def _comments(text: str, pattern: re.Pattern[str], marks: str) -> list[str]:
     """The comment of each line of a file, without its marks; "" for a line without a comment.
 
     pattern: matches strings, which begin with a quote, and comments. marks: characters to remove at the
-        start.
+    start.
     """
     lines = [""] * (text.count("\n") + 1)
     number = position = 0

@@ -1,8 +1,8 @@
 """Report the compiled GPU kernels: registers, spills, shared memory, wide loads.
 
     python scripts/gpu_kernels_report.py           print the tables
-    python scripts/gpu_kernels_report.py --write   write the tables into docs/gpu-kernels.md python
-    scripts/gpu_kernels_report.py --check   fail if a kernel spills, or has no 16-byte loads or stores
+    python scripts/gpu_kernels_report.py --write   write the tables into docs/gpu-kernels.md
+    python scripts/gpu_kernels_report.py --check   fail if a kernel spills, or has no 16-byte loads or stores
 
 Needs nvcc (12.8 or newer for sm_100). With cuobjdump in PATH (from the toolkit, or from `pip install
 nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`) machine code is inspected, otherwise PTX.

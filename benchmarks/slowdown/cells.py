@@ -1,8 +1,8 @@
 """Plan of the measurements: a cell is one tool on one model, one collection and one save interval.
 
 A worker trains in alternating blocks: a block in which the tool saves at its interval, and a block in which
-    it saves nothing. Both blocks train the same model in the same process within seconds, so a slow drift of
-    a shared machine affects both. Between blocks the worker waits until the tool has finished its work.
+it saves nothing. Both blocks train the same model in the same process within seconds, so a slow drift of a
+shared machine affects both. Between blocks the worker waits until the tool has finished its work.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def estimate(stall: Interval, step: float, interval: int, written: float, disk: 
     """Slowdown at an interval that was not measured: the cost spread over the interval, or the disk's floor.
 
     stall: cost of a saved step, in seconds. step: seconds. written: bytes per saved step. disk: bytes per
-        second.
+    second.
     """
     floor = written / disk / (interval * step) if disk else 0.0
     return stall.map(lambda seconds: max(1.0 + seconds / (interval * step), floor))

@@ -106,8 +106,8 @@ def _is_measured(tool: str, collection: str, interval: int, *, peers_lesser: boo
     """Whether a cell is measured. At interval 2: all collections of tdcore, the largest collection of peers.
 
     peers_lesser: at interval 2, all collections of peers too. At other intervals: the largest collection of
-        tools that record values, and tdcore's statistics. At the largest interval, which checks the
-        estimates: tdcore's values.
+    tools that record values, and tdcore's statistics. At the largest interval, which checks the estimates:
+    tdcore's values.
     """
     entry = TOOLS[tool]
     if collection not in entry.collections:

@@ -28,7 +28,7 @@ def copy_seconds(sizes: list[int], repeats: int = 9) -> float:
     """The fastest plain copy of tensors of these sizes (bytes) into memory that was touched before.
 
     Two ways are tried: tensor by tensor, and all bytes as one block, for which the C library uses streaming
-        stores. Source and target are larger than the caches if the tensors are.
+    stores. Source and target are larger than the caches if the tensors are.
     """
     if not sizes:
         return 0.0

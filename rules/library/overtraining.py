@@ -197,9 +197,8 @@ class Overtraining:
         attempt, worker, name = key
         train, validation = state.train, state.validation
         unit = "saved values" if self.compat else f"means of {self.smoothing_values} saved values"
-        why = f"the training loss has not improved by more than {self._delta_of(train):.2g} on its best "
-        "value "
-        why += f"{train.best:.4g} for {train.count} {unit} (since {train.since('TRAIN')})"
+        why = f"the training loss has not improved by more than {self._delta_of(train):.2g} on its "
+        why += f"best value {train.best:.4g} for {train.count} {unit} (since {train.since('TRAIN')})"
         numbers: dict[str, float | int | str] = {
             "training_best": train.best,
             "training_count": train.count,
@@ -208,9 +207,8 @@ class Overtraining:
         }
         if validation.means:
             unit = "saved values" if self.compat else "phases"
-            why += f", and the validation loss has not improved on its best value {validation.best:.4g} for "
-            f"{validation.count} {unit} "
-            why += f"(since {validation.since('EVAL')})"
+            why += f", and the validation loss has not improved on its best value {validation.best:.4g} "
+            why += f"for {validation.count} {unit} (since {validation.since('EVAL')})"
             numbers |= {
                 "validation_best": validation.best,
                 "validation_count": validation.count,

@@ -1,8 +1,8 @@
 """tdcore, with a run in a bucket of an S3 server on this machine.
 
 The server represents another machine: its CPU time is not counted, its objects are in memory, and it runs on
-    the last core while that core is idle. Large objects are removed between blocks, so that memory contains
-    at most those of one block.
+the last core while that core is idle. Large objects are removed between blocks, so that memory contains at
+most those of one block.
 """
 
 from __future__ import annotations
