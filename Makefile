@@ -1,9 +1,9 @@
-# The two commands that matter: `make demo` and `make test`. `make demo-s3` is the demo with a bucket as its home, `make bench`
-# draws the slowdown curve.
+# Main targets: `make demo` runs the demo, `make demo-s3` runs it with its runs in a bucket, `make test` runs the
+# quick tests, and `make bench` measures the slowdown and draws its curve.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Any torch from 2.1 on works: `make demo TORCH=torch` takes the newest.
+# Every torch from 2.1 on works: `make demo TORCH=torch` installs the newest.
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
@@ -15,14 +15,14 @@ demo: $(VENV)/.installed-demo
 demo-s3: $(VENV)/.installed-demo-s3
 	$(BIN)/python scripts/demo_s3.py
 
-# Lint, build and the quick tests; the rest is `make test-full`. CI runs both.
+# Runs lint, build and the quick tests. `make test-full` runs all tests. CI runs both.
 test:
 	bash .ci/run quick
 
 test-full:
 	bash .ci/run full
 
-# About 40 minutes on 2 cores, and nothing else should run meanwhile.
+# Takes about 40 minutes on 2 cores. No other programs should run at the same time.
 bench: $(VENV)/.installed-bench
 	-$(PYTHON) scripts/make_peers.py
 	$(BIN)/python -m benchmarks slowdown
@@ -48,7 +48,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed-demo
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	touch $@
 
-# Builds the extensions in place, for work on the core: only what changed is compiled.
+# Builds the extensions in place, for work on the core. Only changed files are compiled.
 build:
 	@mkdir -p build/dev
 	@flock build/dev.lock sh -c '\

@@ -17,8 +17,8 @@ MACHINES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64"
 
 # hooks/ and rules/ are next to tdcore/ in the repository, and inside it after installation.
 FOLDERS = {"tdcore": "tdcore", "tdcore.hooks": "hooks", "tdcore.rules": "rules"}
-# find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace what it
-# finds there.
+# find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace the
+# packages found there.
 LINKS = ("hooks", "rules")
 PACKAGES = sorted(
     {
@@ -37,21 +37,20 @@ PACKAGES = sorted(
 
 
 def refuse_unsupported_platform() -> None:
-    """Stop with a plain sentence where the core cannot work, before a compiler says it in a thousand
-    lines."""
+    """Exit with an error message on platforms that the core does not support, before the compiler runs."""
     if not sys.platform.startswith("linux") or platform.machine().lower() not in MACHINES:
         sys.exit(
             f"tdcore runs on Linux x86-64 and aarch64; this is {platform.system()} {platform.machine()}. "
-            "It needs memfd_create, pidfds and 64-bit lock-free atomics shared between processes."
+            "It needs memfd_create, pidfds and 64-bit lock-free atomics that processes can share."
         )
 
 
 class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotations
-    """Runs CMake and puts the extension where setuptools expects it."""
+    """Run CMake, and write the extension to the path that setuptools expects."""
 
     def build_extension(self, ext: Extension) -> None:
         output = Path(self.get_ext_fullpath(ext.name)).resolve()
-        # TDCORE_BUILD_DIR: a folder that is kept, so that the next build compiles only what changed.
+        # TDCORE_BUILD_DIR: a build folder that is kept, so that the next build compiles only changed files.
         build = Path(os.environ.get("TDCORE_BUILD_DIR") or Path(self.build_temp) / "cmake").resolve()
         build.mkdir(parents=True, exist_ok=True)
         configure = [
@@ -75,7 +74,9 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
                 ["cmake", "--build", str(build), "--parallel", jobs, "--target", *targets], check=True
             )
         except FileNotFoundError as error:
-            raise SystemExit("tdcore needs CMake >= 3.18 to build; `pip install cmake` brings it") from error
+            raise SystemExit(
+                "tdcore needs CMake >= 3.18 to build; install it with `pip install cmake`"
+            ) from error
 
 
 refuse_unsupported_platform()

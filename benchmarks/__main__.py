@@ -1,4 +1,4 @@
-"""The benchmarks by name: `python -m benchmarks NAME [options]`; without a name it lists them."""
+"""The benchmarks by name: `python -m benchmarks NAME [options]`. Without a name, the names are listed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 
 NAMES = {
     "slowdown": "training slowdown by save interval: tdcore, its peers, and the limit",
-    "read": "opening, querying and judging a run of 1,000,000 rows, beside the older library and pyarrow",
-    "rules": "all rules over 1,000,000 rows, a look at a long run, and the delay from save to finding",
-    "flush": "from ring to disk: GB/s, CPU seconds per GB, idle cost, beside plain writes and dd",
-    "s3": "a bucket as the run's home: uploads beside other clients, their effect on training, opening",
-    "native": "ring, statistics, CRC-32C and capture, each beside its limit",
-    "gpu": "slowdown and stall of trainings on a GPU, beside tensor.cpu() by hand",
-    "default-rules": 'what Hook(rules="default") costs a training of ResNet-18',
-    "hook-cost": "steps that save nothing, and cost per small tensor",
-    "boosting": "slowdown of a training of XGBoost by what is recorded and by save interval",
-    "operator-cost": "a call from compiled code, by how its operator is registered",
-    "crash-table": "not a speed: what is readable after trainer and flusher were killed",
+    "read": "opening, querying and judging a run of 1,000,000 rows, compared with smdebug and pyarrow",
+    "rules": "all rules over 1,000,000 rows, a poll of a long run, and the delay from save to finding",
+    "flush": "from ring to disk: GB/s, CPU seconds per GB, idle cost, compared with plain writes and dd",
+    "s3": "runs in a bucket: uploads compared with other clients, their effect on training, opening a run",
+    "native": "ring, statistics, CRC-32C and capture, each compared with its limit",
+    "gpu": "slowdown and stall of trainings on a GPU, compared with tensor.cpu() by hand",
+    "default-rules": 'cost of Hook(rules="default") in a training of ResNet-18',
+    "hook-cost": "cost of steps without a save, and cost per small tensor",
+    "boosting": "slowdown of a training of XGBoost by recorded tensors and by save interval",
+    "operator-cost": "cost of a call from compiled code, by the way its operator is registered",
+    "crash-table": "not a speed: the readable rows after trainer or flusher were killed",
 }
 
 
@@ -28,13 +28,13 @@ def listing() -> str:
 
 
 def main() -> int:
-    """Runs the benchmark that is named. Returns the exit code: 2 when there is none of that name."""
+    """Run the named benchmark. Returns the exit code: 2 if there is no benchmark of that name."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("", "-h", "--help"):
         print(listing())
         return 0
     if name not in NAMES:
-        print(f"{name!r} is no benchmark\n{listing()}", file=sys.stderr)
+        print(f"there is no benchmark {name!r}\n{listing()}", file=sys.stderr)
         return 2
     sys.argv[:2] = [f"python -m benchmarks {name}"]
     importlib.import_module(f"benchmarks.{name.replace('-', '_')}").main()

@@ -1,7 +1,7 @@
 """Ring, statistics, CRC-32C and capture under pytest-benchmark; `python -m benchmarks native` prints ratios.
 
-Before every round of a measurement its limit is timed on the same bytes: one read of them, one write, or one
-copy into memory that was touched before. So a slow phase of the machine meets both.
+Before every round of a measurement, its limit is timed on the same bytes: one read, one write, or one copy
+into memory that was touched before. So a slow phase of the machine affects both.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pytest
 
 from tdcore import _core
 
-Benchmark = Any  # of pytest-benchmark, which has no types
-LARGE = 64 << 20  # bytes: far beyond the last cache of most machines
+Benchmark = Any  # fixture of pytest-benchmark, which has no type annotations
+LARGE = 64 << 20  # bytes; much larger than the last-level cache of most machines
 VALUES, STATISTICS = 1, 2
 FLAGS = [
     pytest.param(VALUES, id="values"),
@@ -79,7 +79,7 @@ def resnet18() -> list[Any]:
 
 
 class Memory:
-    """The speed of memory, on the bytes of some tensors: one read, one write or one copy of them."""
+    """The speed of memory, measured by one read, one write or one copy of the bytes of some tensors."""
 
     def __init__(self, tensors: list[Any]) -> None:
         self.sources = [tensor.view(np.uint8).reshape(-1) for tensor in tensors]
@@ -110,7 +110,7 @@ class Memory:
 def measure(
     benchmark: Benchmark, group: str, run: Callable[[], object], memory: Memory, limit: str, rounds: int
 ) -> None:
-    """Time `run` and, before each round, the limit: a method of `memory`."""
+    """Time `run`, and the limit before each round. limit: name of a method of `memory`."""
     limits: list[float] = []
 
     def time_the_limit() -> None:
@@ -135,7 +135,7 @@ class Drain:
         self.warm()
 
     def warm(self) -> None:
-        """Touch all of the ring once, as prefaulting does in a session."""
+        """Touch the whole ring once, as prefaulting does in a session."""
         piece = np.zeros(4 << 20, np.uint8)
         for _ in range(2 * self.ring.data_bytes // piece.nbytes):
             self.capture([piece], VALUES)
@@ -152,7 +152,7 @@ class Drain:
 
 
 class EmptyFirst(Memory):
-    """Memory whose limits are timed with an empty ring."""
+    """Memory that empties the ring before its limits are timed."""
 
     def __init__(self, tensors: list[Any], drain: Drain) -> None:
         super().__init__(tensors)
@@ -230,7 +230,7 @@ def test_ring(benchmark: Benchmark, drain: Drain, nbytes: int, rounds: int) -> N
 def capture(
     benchmark: Benchmark, group: str, drain: Drain, tensors: list[Any], flags: int, rounds: int
 ) -> None:
-    """Against one copy of the bytes where values are saved, else against one read."""
+    """Compare with one copy of the bytes if values are saved, otherwise with one read."""
     limit = "copy" if flags & VALUES else "read"
     memory = EmptyFirst(tensors, drain)
     measure(benchmark, group, lambda: drain.capture(tensors, flags), memory, limit, rounds)

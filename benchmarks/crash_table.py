@@ -1,11 +1,11 @@
-"""What is left after a crash: kills trainer and flusher at random moments, many times, and checks every row.
+"""Data after a crash: kill trainer and flusher at random moments, many times, and check every row.
 
     python -m benchmarks.crash_table [--trials 20] [--seed 0]
 
-The trainer (tests/trainers/quadratic.py) captures 6 tensors at every step and notes each capture that has
-returned. After the kill the run is read with pyarrow alone: every noted step must exist completely and once;
-every payload must have its checksum and the same bits as a repeated training. Writes docs/crashes.md and
-a file in benchmarks/results/.
+The trainer (tests/trainers/quadratic.py) captures 6 tensors at every step and notes each capture call that
+has returned. After the kill, pyarrow alone reads the run. Every noted step must exist completely and once.
+Every payload must have the correct checksum and the same bits as a repeated training. The script writes
+docs/crashes.md and a file in benchmarks/results/.
 """
 
 # ruff: noqa: E501, ISC004 -- lines of a Markdown table
@@ -27,13 +27,13 @@ from tests.trainers.checks import Trainer, check_run, end_of, read_index
 from tests.trainers.quadratic import NAMES
 from tests.waiting import wait_until
 
-LONGEST_SECONDS = 4.0  # a trainer is killed at a moment drawn evenly from its first seconds
+LONGEST_SECONDS = 4.0  # a trainer is killed at a random moment of its first seconds
 KILLS_OF_THE_FLUSHER = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerTrial:
-    """One SIGKILL of a trainer. noted_steps: captures that had returned; rows: found and checked afterwards."""
+    """One SIGKILL of a trainer. noted_steps: captures that had returned. rows: rows checked afterwards."""
 
     trial: int
     killed_after_seconds: float
@@ -47,7 +47,7 @@ class TrainerTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlusherTrial:
-    """One run whose flusher was killed again and again while the training went on."""
+    """One run whose flusher was killed several times while the training continued."""
 
     kills: int
     steps: int
@@ -60,7 +60,7 @@ def kill_trainer(trial: int, moment: float) -> TrainerTrial:
     with tempfile.TemporaryDirectory(prefix="tdcore-crash-", dir=ROOT / "build") as folder:
         trainer = Trainer(Path(folder), steps=1_000_000, pause=0.005, ring_bytes=1 << 26)
         try:
-            trainer.wait_for_steps(1)  # its imports are not the subject
+            trainer.wait_for_steps(1)  # the imports must not be part of the measurement
             time.sleep(moment)
             trainer.process.send_signal(signal.SIGKILL)
             killed = time.monotonic()
@@ -94,7 +94,7 @@ def kill_flusher(kills: int, draw: random.Random) -> FlusherTrial:
                 wait_until(
                     lambda: any(each.pid not in killed for each in trainer.flushers()), "a flusher was there"
                 )
-                # Long enough to write something: a flusher that writes nothing is not restarted, by design.
+                # Long enough to write rows: a flusher that has written no rows is not restarted, by design.
                 trainer.wait_for_steps(len(trainer.captured()) + 1)
                 time.sleep(1.0 + draw.uniform(0.0, 1.5))
                 for flusher in trainer.flushers():
@@ -124,7 +124,7 @@ def verify(trainer: Trainer, noted: list[tuple[int, int]]) -> tuple[int, str]:
 
 
 def read_steps(trainer: Trainer) -> set[int]:
-    """Steps that are visible right now; files may vanish under us when they are merged."""
+    """Steps that are visible at present. Files may disappear during the read, when they are merged."""
     for _ in range(50):
         with contextlib.suppress(AssertionError, OSError):
             return set(read_index(trainer.out)["step"].to_pylist())

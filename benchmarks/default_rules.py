@@ -1,17 +1,18 @@
-"""What Hook(rules="default") costs a training of ResNet-18, measured in one process.
+"""Cost of Hook(rules="default") in a training of ResNet-18, measured in one process.
 
 Two trainings of the same model on the same batches take turns: a block with the hook, a block without it.
 Every other pair has the blocks in the other order. A block has 20 steps, the longest interval of the default
 captures, so every block with the hook saves the same tensors. In the first 40 steps of a run the hook saves
-at each step; these blocks are reported apart as "early". Two steps that do not count precede each block.
+at each step; these blocks are reported separately as "early". Two steps before each block are not counted.
 
 wall      time of a block with the hook divided by the time of the block without it
-training  the same with CPU seconds of the training process: other processes disturb it less than time
-flusher   CPU seconds of the flusher in a block with the hook, and after it until it is idle, less those of a
-          block without, divided by the CPU seconds of the training process in the block without
+training  the same with CPU seconds of the training process, which other processes affect less
+flusher   CPU seconds of the flusher in a block with the hook, and after it until the flusher is idle, minus
+          those of a block without the hook, divided by the CPU seconds of the training process in the block
+          without the hook
 cpu       training and flusher together
 hook      time of the training thread inside the hook, by the hook's clock, divided by the rest of the time of
-          the same block: hardly any noise, and without the flusher and the effects on the caches
+          the same block: hardly any noise, but without the flusher and without effects on the caches
 
 Each is a median over pairs with a 95 % bootstrap interval.
 """
@@ -38,7 +39,7 @@ _STEPS, _EARLY, _LEAD_IN, _BATCHES = 20, 40, 2, 8
 
 
 class Training:
-    """A model with its batches and its optimizer; all trainings of one process are equal."""
+    """A model with its batches and its optimizer. All trainings of one process are equal."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -57,7 +58,7 @@ class Training:
 
 
 class Took(NamedTuple):
-    """Of a block: seconds, CPU seconds of this process, CPU seconds of its flusher."""
+    """Cost of a block: seconds, CPU seconds of this process, CPU seconds of its flusher."""
 
     wall: float
     process: float
@@ -65,7 +66,7 @@ class Took(NamedTuple):
 
 
 def block(training: Training, warm: Training, steps: int) -> Took:
-    """Trains a block, and waits for the flusher. warm: takes the steps that do not count."""
+    """Train a block, and wait for the flusher. warm: first train the steps that are not counted."""
     for _ in range(_LEAD_IN):
         warm.step()
     before, own, start = machine.usage(), time.process_time(), time.perf_counter()
@@ -78,7 +79,7 @@ def block(training: Training, warm: Training, steps: int) -> Took:
 
 
 def measure(folder: Path, pairs: int, steps: int) -> list[dict[str, float]]:
-    """One row for each pair of blocks of so many steps."""
+    """One row for each pair of blocks."""
     hooked, plain, warm = Training(), Training(), Training()
     rows = []
     with Hook(folder / "run", rules="default") as hook:
@@ -97,7 +98,7 @@ def measure(folder: Path, pairs: int, steps: int) -> list[dict[str, float]]:
 
 
 def row(hooked: Took, plain: Took, inside: float, steps: int) -> dict[str, float]:
-    """The measures of one pair. inside: seconds in the hook."""
+    """The measures of one pair of blocks. inside: seconds in the hook."""
     return {
         "wall": hooked.wall / plain.wall,
         "cpu": (hooked.process + hooked.flusher - plain.flusher) / plain.process,
@@ -117,10 +118,14 @@ def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures, prints and saves."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=12, help="of blocks after the early ones")
-    parser.add_argument("--quick", action="store_true", help="shows that everything works; no measurement")
+    parser.add_argument(
+        "--pairs", type=int, default=12, help="number of pairs of blocks after the early blocks"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a short run that shows that everything works; not a measurement"
+    )
     add_out(parser)
     options = parser.parse_args()
     steps, early_pairs = (1, 1) if options.quick else (_STEPS, _EARLY // _STEPS)

@@ -1,4 +1,4 @@
-"""Where a number was measured: commit, machine, versions, load. The first part of each result file."""
+"""Environment of a measurement: commit, machine, versions, load. The first part of each result file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def cpu_name() -> str:
-    """The CPU's model name as the kernel tells it."""
+    """Model name of the CPU, from the kernel."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.lower().startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -25,7 +25,7 @@ def cpu_name() -> str:
 
 
 def commit() -> str:
-    """Short hash of HEAD, with "+" when the tree has uncommitted changes; "unknown" outside a checkout."""
+    """Short hash of HEAD, with "+" if the tree has uncommitted changes; "unknown" outside a checkout."""
     try:
         head = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -47,7 +47,7 @@ def version(name: str) -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """What a reader needs to judge a number."""
+    """The environment that a reader needs to judge a number."""
     from tdcore import _core
 
     return {
@@ -64,7 +64,7 @@ def describe() -> dict[str, Any]:
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
-    """The option that every benchmark has: where its result file goes."""
+    """Add the option --out, the folder of the result file."""
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file")
 
 

@@ -1,16 +1,18 @@
 """From ring to disk: rate and CPU seconds per GB of the flusher process, and of plain writes of the same
-bytes, and what the flusher costs while little or nothing happens.
+bytes, and cost of the flusher while few or no tensors are saved.
 
-Rate: the trainer side captures 4 MB tensors as fast as the ring takes them (policy block), so the flusher is
-the bottleneck. In turn with it, 64 MB files of the same kind of bytes: os.write through the page cache and
-with O_DIRECT, and `dd oflag=direct`, each synced. CPU seconds per GB are those of the whole process, less
-what a session takes that saves nothing (the start of Python, mostly), which is given by itself.
+Rate: the trainer side captures 4 MB tensors as fast as the ring accepts them (policy block), so the flusher
+is the bottleneck. In alternation, 64 MB files of the same kind of bytes are written and synced by os.write
+through the page cache, by os.write with O_DIRECT, and by `dd oflag=direct`. CPU seconds per GB are those of
+the whole process, minus those of a session that saves nothing (mostly the start of Python). The latter are
+reported separately.
 
-Rows: statistics of 200 tensors at each step, without values. "At once" writes as large index files as the
-ring allows; "paced" saves ten steps a second, so a flush and a file each second, and merges.
+Rows: statistics of 200 tensors at each step, without values. "At once" writes index files as large as the
+ring allows. "Paced" saves ten steps per second, so there is a flush and a file each second, and files are
+merged.
 
-Idle: a session that has saved something and then waits; wake-ups are voluntary context switches of all the
-flusher's threads.
+Idle: a session that has saved something and then waits; wake-ups are voluntary context switches of all
+threads of the flusher.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def open_session(folder: Path) -> Session:
 
 
 def flusher_of_this_process() -> Path:
-    """Its folder under /proc. Raises LookupError when there is none."""
+    """The folder of the flusher of this process under /proc. Raises LookupError if there is no flusher."""
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
             if b"tdcore.flusher" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -68,7 +70,7 @@ def flusher_of_this_process() -> Path:
 
 
 def memory_mb(process: Path) -> float:
-    """Memory of its own in MB: without the ring, which is shared, and without mapped files."""
+    """Private memory in MB, without the ring, which is shared, and without mapped files."""
     status = (process / "status").read_text()
     return float(status.partition("RssAnon:")[2].split()[0]) / 1024
 
@@ -79,7 +81,7 @@ def process_cpu_seconds(process: Path) -> float:
 
 
 def precise_cpu_seconds(process: Path) -> float:
-    """Of all its threads, from the scheduler: exact where the clock ticks of `stat` are too coarse."""
+    """CPU seconds of all threads, from the scheduler, because the clock ticks of `stat` are too coarse."""
     try:
         return sum(int(p.read_text().split()[0]) for p in process.glob("task/*/schedstat")) / 1e9
     except (OSError, ValueError):
@@ -87,19 +89,19 @@ def precise_cpu_seconds(process: Path) -> float:
 
 
 def wakeups(process: Path) -> int:
-    """Voluntary context switches of all its threads so far."""
+    """Voluntary context switches of all threads so far."""
     texts = [path.read_text() for path in process.glob("task/*/status")]
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
 
 
 @contextmanager
 def most_memory(process: Path, result: dict[str, float]) -> Iterator[None]:
-    """Looks at the process's memory 50 times a second and keeps the largest as "peak_mb"."""
+    """Read the memory of the process 50 times per second, and store the maximum as "peak_mb"."""
     over = threading.Event()
     result["peak_mb"] = 0.0
 
     def look() -> None:
-        with suppress(OSError, IndexError, ValueError):  # it has ended
+        with suppress(OSError, IndexError, ValueError):  # the process has ended
             while not over.wait(0.02):
                 result["peak_mb"] = max(result["peak_mb"], memory_mb(process))
 
@@ -112,11 +114,11 @@ def most_memory(process: Path, result: dict[str, float]) -> Iterator[None]:
         thread.join()
 
 
-# What is measured. --------------------------------------------------------------------------------
+# Measurements. --------------------------------------------------------------------------------
 
 
 def start_alone(folder: Path) -> dict[str, float]:
-    """A session that saves one small tensor: the price of a flusher's start and end."""
+    """A session that saves one small tensor: the cost of starting and ending a flusher."""
     before, start = cpu_seconds(resource.RUSAGE_CHILDREN), time.perf_counter()
     session = open_session(folder)
     session.ring.capture([np.zeros(1)], array("I", [session.ring.intern("x", 10)]), bytes([3]), 0, 4, 0)
@@ -148,7 +150,7 @@ def through_the_flusher(folder: Path, gigabytes: float) -> dict[str, float]:
 
 
 def plain_writes(folder: Path, gigabytes: float, direct: bool) -> dict[str, float]:
-    """64 MB files written and synced one after the other, by os.write."""
+    """Write and sync 64 MB files one after the other, by os.write."""
     block = mmap.mmap(-1, _FILE_BYTES)  # page-aligned
     block.write(np.random.default_rng(0).bytes(_FILE_BYTES))
     rounds = max(1, int(gigabytes * 1e9 / len(block)))
@@ -165,7 +167,7 @@ def plain_writes(folder: Path, gigabytes: float, direct: bool) -> dict[str, floa
 
 
 def dd_writes(folder: Path, gigabytes: float) -> dict[str, float]:
-    """The same files by dd, a process for each."""
+    """Write the same files by dd, with one process per file."""
     source = os.memfd_create("block")
     os.write(source, np.random.default_rng(0).bytes(_FILE_BYTES))
     rounds = max(1, int(gigabytes * 1e9 / _FILE_BYTES))
@@ -189,7 +191,7 @@ def _rate(moved: int, seconds: float, cpu: float) -> dict[str, float]:
 
 
 def rows_through_the_flusher(folder: Path, steps: int, pace_seconds: float) -> dict[str, float]:
-    """Statistics of 200 small tensors at each step. pace_seconds: from one step to the next."""
+    """Save statistics of 200 small tensors at each step. pace_seconds: time from one step to the next."""
     numbers = np.random.default_rng(0).standard_normal(1 << 18, dtype=np.float32)
     before = cpu_seconds(resource.RUSAGE_CHILDREN)
     session = open_session(folder)
@@ -217,15 +219,15 @@ def rows_through_the_flusher(folder: Path, steps: int, pace_seconds: float) -> d
 
 
 def idle(folder: Path, seconds: float) -> dict[str, float]:
-    """Wake-ups and CPU time of the flusher while the training saves nothing."""
+    """Wake-ups and CPU time of the flusher while the training saves no tensors."""
     session = open_session(folder)
     ring = session.ring
     names = array("I", [ring.intern("x", 10)])
-    for step in range(3):  # several files, so that it looks for merges too
+    for step in range(3):  # several files, so that the flusher also searches for files to merge
         ring.capture([np.zeros(1000)], names, bytes([3]), step, 4, step)
         time.sleep(1.2)
     process = flusher_of_this_process()
-    time.sleep(4.0)  # what was started by the last flush (a first merge, its imports, deletions) is over
+    time.sleep(4.0)  # work after the last flush (a first merge, its imports, deletions) has ended
     switches, cpu, start = wakeups(process), precise_cpu_seconds(process), time.perf_counter()
     time.sleep(seconds)
     past = time.perf_counter() - start
@@ -240,13 +242,13 @@ def idle(folder: Path, seconds: float) -> dict[str, float]:
     return result
 
 
-# All of it. ---------------------------------------------------------------------------------------
+# All measurements. ---------------------------------------------------------------------------------------
 
 
 def in_turn(
     measures: dict[str, Callable[[Path], dict[str, float]]], repeats: int
 ) -> dict[str, dict[str, Any]]:
-    """Each measure in a folder of its own, in turn; of every number the median and the quartiles."""
+    """Run the measurements in turn, each in its own folder. Returns median and quartiles of every number."""
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in measures}
     for _ in range(repeats):
         for name, measure in measures.items():
@@ -270,8 +272,12 @@ def main() -> None:
     )
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=200_000, help="of the run that is written at once")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for the paced run and for idling")
+    parser.add_argument(
+        "--rows", type=int, default=200_000, help="number of steps of the run that is written at once"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds for the paced run and for the idle session"
+    )
     add_out(parser)
     options = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
@@ -312,7 +318,7 @@ def main() -> None:
 
 
 def report(result: dict[str, dict[str, Any]]) -> None:
-    """The table in the terminal."""
+    """Print the table."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,16 +1,16 @@
-"""Cost of a step that saves nothing, and cost per small tensor of a step that saves.
+"""Cost of a step without a save, and cost per small tensor of a saved step.
 
-CPU time of the training thread, in microseconds: other processes count little. Short rounds take turns, so
-that a slow second of the machine falls on both sides; what is reported is the median of the differences of
-neighbours, with quartiles, and the difference of the two fastest rounds.
+CPU time of the training thread in microseconds, on which other processes have little effect. Short rounds
+alternate, so that a slow second of the machine affects both sides. Reported are the median of the differences
+of neighbouring rounds, with quartiles, and the difference of the two fastest rounds.
 
-unsaved         steps of a model of one tiny layer with the hook in place and with its three hooks taken off
-parameters      150 layers of 16 x 16, statistics of weights, biases and gradients: a saved step less the
-                unsaved one after it, divided by the number of tensors
-outputs         the same layers, statistics of every output: per tapped call, PyTorch's own cost of a call
-                that has hooks included
-native, python  what the clocks of the core and of the hook say of the fastest step: time inside the native
-                calls, and inside the hook around them
+unsaved         steps of a model of one tiny layer, with the hook and without its three PyTorch hooks
+parameters      150 layers of 16 x 16, statistics of weights, biases and gradients: a saved step minus the
+                unsaved step after it, divided by the number of tensors
+outputs         the same layers, statistics of every output: per call with a hook, including PyTorch's own
+                cost of such a call
+native, python  times of the fastest step by the clocks of the core and of the hook: inside the native
+                calls, and inside the hook around these calls
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Result = dict[str, float]
 
 
 class Still(torch.optim.Optimizer):
-    """An optimizer that changes nothing, so that a step is little but its hooks."""
+    """An optimizer that changes no parameter, so that a step consists mostly of its hooks."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model.parameters(), {})
@@ -48,7 +48,7 @@ class Still(torch.optim.Optimizer):
 
 @contextmanager
 def taken_off(*held: dict[int, object]) -> Iterator[None]:
-    """Empties the dictionaries of hooks for a while."""
+    """Empty the dictionaries of hooks within the block."""
     kept = [dict(one) for one in held]
     for one in held:
         one.clear()
@@ -58,7 +58,7 @@ def taken_off(*held: dict[int, object]) -> Iterator[None]:
 
 
 def summary(name: str, more: list[float], less: list[float], per: float = 1) -> Result:
-    """Of the differences of two lists of microseconds, per each of `per` things."""
+    """Summary of the differences of two lists of times in microseconds, divided by `per`."""
     differences = [(one - two) / per for one, two in zip(more, less, strict=True)]
     low, median, high = statistics.quantiles(differences, n=4)
     return {
@@ -137,7 +137,9 @@ def saved(folder: Path, what: str, include: list[str], rounds: int) -> Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=400, help="of each kind (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=400, help="number of rounds of each kind (default: %(default)s)"
+    )
     add_out(parser)
     options = parser.parse_args()
     rounds: int = options.rounds

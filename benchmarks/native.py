@@ -1,7 +1,7 @@
 """The core against the speed of memory: ring, statistics, CRC-32C and capture.
 
-Runs bench_native.py; every row is a median and its ratio to the time of one read, write or copy of the same
-bytes, which was timed before each of its rounds.
+Runs bench_native.py. Every row is a median, and its ratio to the time of one read, write or copy of the same
+bytes, which was timed before each round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-k", metavar="WORDS", default="", help="only these, as pytest -k")
+    parser.add_argument("-k", metavar="WORDS", default="", help="run only these benchmarks, as by pytest -k")
     add_out(parser)
     options = parser.parse_args()
     rows = [_row(one) for one in _measured(options.k)]
@@ -42,13 +42,13 @@ def main() -> None:
             *_rates(row),
         )
     console = Console()
-    console.width = max(console.width, 120)  # numbers are not cut
+    console.width = max(console.width, 120)  # numbers must not be cut
     console.print(table)
     print("saved", save("native", {"method": "docs/benchmarks.md", "rows": rows}, options.out))
 
 
 def _rates(row: dict[str, Any]) -> tuple[str, ...]:
-    """Only where bytes count: small tensors cost what a call costs."""
+    """Rates in bytes per second; empty for small tensors, whose cost is that of a call."""
     if row["bytes"] < 1 << 20:
         return ()
     return (
@@ -80,7 +80,7 @@ def _measured(words: str) -> list[dict[str, Any]]:
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
-    """Of pytest-benchmark's record: seconds, bytes per second, and the ratio of medians."""
+    """Seconds, bytes per second and the ratio of medians, from a record of pytest-benchmark."""
     stats, extra = one["stats"], one["extra_info"]
     seconds = {f"{name}_s": stats[name] for name in ("median", "q1", "q3", "min")}
     return {

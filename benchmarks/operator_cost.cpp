@@ -1,5 +1,5 @@
-/// Operators with empty kernels in C++, for operator_cost.py: registered through libtorch's stable C
-/// functions, which are looked up by name, so that neither headers nor a link to torch are needed.
+/// Operators with empty kernels in C++, for operator_cost.py. They are registered through libtorch's stable C
+/// functions, which are found by name at run time, so the file needs no headers of torch and no link to it.
 
 #include <dlfcn.h>
 
@@ -24,13 +24,13 @@ int (*list_item)(void*, std::size_t, Value*);
 
 void* pointer(Value value) { return reinterpret_cast<void*>(value); }
 
-/// (order, who): a kernel owns what it is given.
+/// Kernel of (order, who). A kernel owns its arguments, so it deletes them.
 void tensors_kernel(Value* stack, std::uint64_t, std::uint64_t) {
   delete_tensor(pointer(stack[0]));
   delete_tensor(pointer(stack[1]));
 }
 
-/// (order, who, values, what)
+/// Kernel of (order, who, values, what).
 void kernel(Value* stack, std::uint64_t, std::uint64_t) {
   std::size_t size = 0;
   list_size(pointer(stack[2]), &size);
@@ -46,7 +46,7 @@ void kernel(Value* stack, std::uint64_t, std::uint64_t) {
 
 }  // namespace
 
-/// Returns 0, or what failed. What it registers stays.
+/// Registers the operators permanently. Returns 0, or the number of the step that failed.
 extern "C" int tdcore_cost_register(const char* path) {
   void* torch = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   if (torch == nullptr) return 1;

@@ -1,14 +1,14 @@
-"""What a call of an operator costs that does nothing, by how it is registered: microseconds, best of rounds.
+"""Cost of a call of an empty operator, by the way it is registered: microseconds, best of several rounds.
 
-All have the arguments of hooks/pytorch/compile/operator.py and are called as code of inductor calls them.
-Rounds take turns, so that a slow second of the machine falls on all.
+All operators have the arguments of hooks/pytorch/compile/operator.py and are called as by code of inductor.
+Rounds alternate, so that a slow second of the machine affects all operators.
 
 python           the function itself, no operator
-library          torch.library.Library with a Python kernel: what hooks/pytorch/compile/operator.py does
+library          torch.library.Library with a Python kernel, as in hooks/pytorch/compile/operator.py
 native           the same schema with an empty kernel in C++, through libtorch's stable C functions, found by
-                 name at run time (operator_cost.cpp; needs a compiler, no headers of torch). Tensor lists and
-                 texts came into these functions with torch 2.10
-native, tensors  the same with the two tensors alone
+                 name at run time (operator_cost.cpp; needs a compiler, no headers of torch). These functions
+                 accept tensor lists and strings since torch 2.10
+native, tensors  the same with only the two tensors
 custom_op        torch.library.custom_op
 observe          the operator of hooks/pytorch/compile/operator.py, with an observer that does nothing
 """
@@ -47,7 +47,7 @@ class _Deaf:
 
 
 def _native(folder: str) -> bool:
-    """Registers the kernels in C++. Whether there is a compiler and a torch that take part."""
+    """Register the kernels in C++. Returns whether there is a compiler and a torch that supports them."""
     built = str(Path(folder) / "operator_cost.so")
     source = str(Path(__file__).with_suffix(".cpp"))
     try:
@@ -89,7 +89,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measures, prints and saves."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add_out(parser)
     folder = parser.parse_args().out

@@ -1,14 +1,13 @@
-"""Reading a run of 1,000,000 index rows: opening it, one tensor over all steps, everything, and all rules.
+"""Time to read a run of 1,000,000 index rows: opening, one tensor over all steps, all statistics, all rules.
 
-The run is made by a session as a training makes it: 200 tensors at each step, statistics of all, values of
-two; then each question is asked in fresh processes, in turn. It is compared with the limit (pyarrow reading
-the same Parquet files into a table; reading their bytes) and with the older library on an equal run. That
-library writes slowly, so the two are compared on a smaller run, 200 tensors of 64 values each with all values
-saved, as large as it can write in --peer-seconds, tdcore at that size too.
+A session writes the run as in a training: 200 tensors at each step, statistics of all tensors, values of two.
+Then each query runs in new processes, in turn. It is compared with the limit (pyarrow reads the same Parquet
+files into a table; a plain read of their bytes) and with smdebug on an equal run. smdebug writes slowly, so
+the two are compared on a smaller run, of 200 tensors of 64 values each, with all values saved. This run is as
+large as smdebug can write it in --peer-seconds; tdcore gets a run of the same size.
 
-All files are in the page cache. Times are medians over processes. Imports are counted by themselves, and
-with them the first call of pyarrow (it imports pandas if that is installed); memory is the peak
-of the process with all that.
+All files are in the page cache. Times are medians over processes. Imports are timed separately, together with
+the first call of pyarrow (which imports pandas if it is installed). Memory is the peak of the whole process.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _SMALL_ELEMENTS = 64
 _ASKED = "tensor_7"  # the requested tensor
 
 
-# Making runs. -------------------------------------------------------------------------------------
+# Writing runs. -------------------------------------------------------------------------------------
 
 
 def make_run(folder: Path, steps: int, *, tensors: int = TENSORS, all_values: bool = False) -> dict[str, Any]:
-    """A run of steps x tensors rows: a loss, a ReLU's output, then weights and gradients in turn.
+    """Write a run of steps x tensors rows: a loss, the output of a ReLU, then weights and gradients in turn.
 
-    Values differ from step to step (random numbers, a window and a scale of its own at each). Statistics are
-    saved of all; values of the ReLU's output and of tensor_7, or of all.
+    Values differ from step to step: random numbers, with another window and scale at each step. Statistics of
+    all tensors are saved. Values are saved for the output of the ReLU and for tensor_7, or for all tensors.
     """
     from tdcore.format.layout import TensorKind
     from tdcore.session import RingConfig, Session
@@ -93,11 +92,11 @@ def make_run(folder: Path, steps: int, *, tensors: int = TENSORS, all_values: bo
     }
 
 
-# Questions, each asked in a process of its own. ------------------------------------------------------
+# Queries, each in its own process. ------------------------------------------------------
 
 
 def ask_trial(folder: str) -> dict[str, Any]:
-    """What a user asks of a Trial, one after the other."""
+    """Run the queries of a user of Trial, one after the other."""
     from tdcore.trial import create_trial
 
     times: dict[str, Any] = {}
@@ -119,7 +118,7 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 
 def ask_one(folder: str) -> dict[str, Any]:
-    """Open the run and ask for one tensor, twice anew: its statistics, its values."""
+    """Open the run and read one tensor, in two new trials: its statistics, and its values."""
     from tdcore.trial import create_trial
 
     times: dict[str, Any] = {}
@@ -129,7 +128,7 @@ def ask_one(folder: str) -> dict[str, Any]:
 
 
 def ask_rules(folder: str) -> dict[str, Any]:
-    """What `tdcore rules run` does with the library's rules."""
+    """Run all rules of tdcore, as by `tdcore rules run`."""
     from tdcore.rules import RULES
     from tdcore.rules.runner import run
 
@@ -141,7 +140,7 @@ def ask_rules(folder: str) -> dict[str, Any]:
 
 
 def ask_pyarrow(folder: str) -> dict[str, Any]:
-    """The limit: pyarrow alone reads the index into a table; one tensor, by a filter; the bytes."""
+    """The limits: pyarrow alone reads the index into a table, one tensor by a filter, and the bytes."""
     import pyarrow.dataset as ds
 
     times: dict[str, Any] = {}
@@ -171,7 +170,7 @@ def _timed(times: dict[str, Any], what: str, function: Callable[[], Any]) -> Any
 
 
 def peak_mb() -> float:
-    """Most memory that this process has held since it began (getrusage would count its parent's too)."""
+    """Peak memory of this process since it began (getrusage would include the parent's memory)."""
     status = Path("/proc/self/status").read_text()
     return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -188,7 +187,7 @@ def _imports() -> None:
 
 
 def ask(question: str, folder: str) -> dict[str, Any]:
-    """One question in this process, with the CPU seconds and the peak memory it took."""
+    """Run one query in this process, and measure its CPU seconds and peak memory."""
     answer: dict[str, Any] = {}
     _timed(answer, "imports", _imports)
     cpu = time.process_time()
@@ -202,7 +201,7 @@ def ask(question: str, folder: str) -> dict[str, Any]:
 
 
 def child(python: Path | str, *arguments: str) -> dict[str, Any]:
-    """Runs a Python and returns what it printed behind RESULT. Raises SystemExit with its output."""
+    """Run Python in a child, and return the JSON after RESULT in its output. Raises SystemExit on failure."""
     done = subprocess.run([str(python), *arguments], cwd=ROOT, capture_output=True, text=True)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
@@ -211,7 +210,7 @@ def child(python: Path | str, *arguments: str) -> dict[str, Any]:
 
 
 def in_turn(asked: dict[str, list[str]], repeats: int) -> dict[str, Any]:
-    """Runs the commands in turn, `repeats` times; medians of what they measured, and all of it."""
+    """Run the commands in turn, `repeats` times. Returns the medians of their results, and all results."""
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
     for _ in range(repeats):
         for name, command in asked.items():
@@ -229,10 +228,10 @@ def _question(question: str, folder: Path) -> list[str]:
 
 
 def compare_with_peer(folder: Path, rows: int, seconds: float, repeats: int) -> dict[str, Any]:
-    """An equal run by the older library and by tdcore, and both asked in turn."""
+    """Write equal runs with smdebug and with tdcore, and query both in turn."""
     if not PEER.exists():
         return {
-            "not measured": f"{PEER.relative_to(ROOT)} is not there: python3 scripts/make_peers.py smdebug"
+            "not measured": f"{PEER.relative_to(ROOT)} does not exist; run: scripts/make_peers.py smdebug"
         }
     steps = max(1, rows // TENSORS)
     theirs, ours = folder / "smdebug", folder / "tdcore"
@@ -249,13 +248,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the run, in steps of 200")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="number of rows of the run, 200 per step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--peer-seconds", type=float, default=60.0, help="how long the older library may write; 0: not at all"
+        "--peer-seconds",
+        type=float,
+        default=60.0,
+        help="seconds for smdebug to write a run; 0: smdebug is not measured",
     )
     parser.add_argument(
-        "--keep", type=Path, help="make the run here and leave it (or use the one that is there)"
+        "--keep", type=Path, help="folder of the run; an existing run is used, a new run is kept"
     )
     add_out(parser)
     parser.add_argument("--ask", choices=list(QUESTIONS), help=argparse.SUPPRESS)
@@ -280,7 +282,7 @@ def main() -> None:
 
 
 def report(result: dict[str, Any]) -> None:
-    """The tables in the terminal."""
+    """Print the tables."""
     from rich.console import Console
     from rich.table import Table
 
@@ -303,7 +305,7 @@ def report(result: dict[str, Any]) -> None:
     console.print(table)
     peer = result.get("peer", {})
     if "not measured" in peer:
-        console.print(f"older library not measured: {peer['not measured']}")
+        console.print(f"smdebug not measured: {peer['not measured']}")
     elif peer:
         console.print(_peer_table(peer))
 

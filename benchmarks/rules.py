@@ -1,18 +1,20 @@
-"""All rules over 1,000,000 index rows, a look at a long run, and the delay from save to finding.
+"""All rules over 1,000,000 index rows, a poll of a long run, and the delay from save to finding.
 
-Speed: the run of `python -m benchmarks read` (200 tensors a step, statistics of all) is read once, then each
-rule judges all of it alone, and all rules together; both are compared with one read of the index. Rules that
-cannot run alone with their defaults are left out and named. Payload reads of rules that need values are in
-their times, and so is taking apart the columns that they look at, which all rules together do once. _s is
-wall-clock, _cpu_s what the process used, on all cores; medians of the repeats.
+Speed: the run of `python -m benchmarks read` (200 tensors per step, statistics of all tensors) is read once.
+Then each rule judges the whole run alone, and all rules judge it together. Both are compared with one read of
+the index. Rules that cannot run alone with their defaults are left out and listed. The time of a rule
+includes its reads of values, and the conversion of the columns that it uses; all rules together convert each
+column once. _s is wall-clock time, _cpu_s is CPU time of the process on all cores; both are medians of the
+repeats.
 
-Looks: a run of so many rows is followed while steps of 200 rows come one by one; the time is that of one look
-with one new step, by all rules. If it does not grow with the rows that are there, the cost is that of what is
-new.
+Looks: a run with a given number of rows is followed while steps of 200 rows arrive one by one. The time is
+that of one poll of all rules with one new step. If the time does not grow with the number of existing rows,
+the cost depends only on the new rows.
 
-Delay: a real training with a hook in a process of its own, followed as `tdcore rules run --live` does. For
-each step the time from its last capture (time_ns of its last row) to the look that judged it. "halved" counts
-steps that were judged in two pieces. Times are wall-clock on one machine, all files in the page cache.
+Delay: a real training with a hook, in its own process, is followed as by `tdcore rules run --live`. The delay
+of a step is the time from its last capture (time_ns of its last row) to the poll that judged the step.
+"halved" counts steps that were judged in two pieces. Times are wall-clock times on one machine, with all
+files in the page cache.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from benchmarks.read import TENSORS, make_run
 
 
 def speed(folder: Path, repeats: int) -> dict[str, Any]:
-    """Seconds of one read, of each rule alone, and of all together with their read."""
+    """Seconds of one read, of each rule alone, and of all rules together with their read."""
     from tdcore.rules import Engine
     from tdcore.rules.run_source import RunSource
     from tdcore.rules.source import COLUMNS
@@ -102,7 +104,7 @@ def _library() -> tuple[list[Any], dict[str, str]]:
     for rule in RULES.values():
         try:
             made.append(rule())
-        except (ConfigError, TypeError) as error:  # noqa: PERF203 -- a handful
+        except (ConfigError, TypeError) as error:  # noqa: PERF203 -- few iterations
             left_out[rule.__name__] = str(error)
     return made, left_out
 
@@ -130,7 +132,7 @@ class _Held:
 
 
 def looks(folder: Path, rows: int, number: int) -> dict[str, Any]:
-    """Milliseconds of a look with one new step, when so many rows are there."""
+    """Milliseconds of a poll with one new step, by the number of existing rows."""
     from tdcore.flusher.options import FlusherOptions
     from tdcore.format.layout import TensorKind
     from tdcore.rules import Engine
@@ -178,7 +180,7 @@ def looks(folder: Path, rows: int, number: int) -> dict[str, Any]:
 # Delay. ----------------------------------------------------------------------------------------------
 
 _BEGIN = timedelta(seconds=60)
-_SAVES = 5  # at least so many saved steps in each training
+_SAVES = 5  # minimum number of saved steps in each training
 TRAININGS: dict[str, dict[str, float]] = {
     "interval 1, steps of 5 ms": {"interval": 1, "forward_s": 0.0025, "backward_s": 0.0025},
     "interval 1, steps of 0.3 s": {"interval": 1, "forward_s": 0.15, "backward_s": 0.15},
@@ -190,7 +192,7 @@ TRAININGS: dict[str, dict[str, float]] = {
 
 
 def train(folder: str, interval: int, forward: float, backward: float, seconds: float) -> None:
-    """A small network; pauses stand for the time that larger ones take."""
+    """Train a small network, with pauses in place of the time of larger networks."""
     import torch
     from torch import nn
 
@@ -217,7 +219,7 @@ def train(folder: str, interval: int, forward: float, backward: float, seconds: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Keeps when each step was saved and judged; finds nothing."""
+    """A rule that stores when each step was saved and judged, and has no findings."""
 
     code: ClassVar[str] = "bench"
 
@@ -237,7 +239,7 @@ class Delay:
 
 
 def delay(folder: Path, training: dict[str, float], seconds: float) -> dict[str, Any]:
-    """Percentiles of the delay over the steps of one training; its last step, which its end judges, apart."""
+    """Percentiles of the delay over the steps of one training. The last step is reported separately."""
     from tdcore.rules import Engine
     from tdcore.rules.run_source import RunSource
     from tdcore.rules.runner import follow
@@ -270,8 +272,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--looks", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each training; 0: none")
-    parser.add_argument("--keep", type=Path, help="make the run here and leave it (or use the one there)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds of each training; 0: no trainings"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="folder of the run; an existing run is used, a new run is kept"
+    )
     add_out(parser)
     parser.add_argument("--train", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()

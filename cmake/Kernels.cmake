@@ -1,24 +1,23 @@
-# The GPU kernels: one text of their source for NVRTC, and a fatbin of the same text where nvcc works.
+# The GPU kernels: their source as one text for NVRTC, and a fatbin of the same text if nvcc works.
 # Sets TDCORE_KERNEL_SOURCE, and with nvcc TDCORE_KERNEL_FATBIN and TDCORE_KERNEL_ARCHITECTURES.
+#   TDCORE_CUDA=AUTO  use nvcc if it is found and works (default)
+#   TDCORE_CUDA=ON    use nvcc; without it, configure fails
+#   TDCORE_CUDA=OFF   do not use nvcc
 #
-#   TDCORE_CUDA=AUTO  nvcc is used when it is found and works (default)
-#   TDCORE_CUDA=ON    configure fails without it
-#   TDCORE_CUDA=OFF   it is not looked for
+# The name of a fatbin depends on all its inputs. TDCORE_KERNEL_CACHE (also as an environment variable) is a folder
+# that several builds share, so that the kernels of one source are compiled once. Default: the folder of the build.
 #
-# What nvcc makes is named after all that it is made of. TDCORE_KERNEL_CACHE (also as an environment variable) is a
-# folder that several builds share: the kernels of one source are compiled once. Default: the build's own folder.
-#
-# CMake's own CUDA language is not used: it wants a whole toolkit with its run-time library, which nothing here
-# links against.
+# CMake's CUDA language is not used: it requires a whole toolkit with its run-time library, and tdcore does not link
+# this library.
 set(TDCORE_CUDA "AUTO" CACHE STRING "Compile the GPU kernels with nvcc: AUTO, ON or OFF")
 set_property(CACHE TDCORE_CUDA PROPERTY STRINGS AUTO ON OFF)
-# Machine code runs on later members of a family too (8.6 runs 8.0). Everything else gets the PTX, whose driver
-# makes machine code of it: 7.5 (T4), and what is newer than this list.
+# Machine code also runs on later devices of a family (8.6 runs 8.0). Other devices use the PTX, from which the driver
+# makes machine code: 7.5 (T4), and devices newer than this list.
 set(TDCORE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures that get machine code, ascending")
 set(TDCORE_CUDA_PTX "75" CACHE STRING "The oldest architecture that is served, by PTX")
 set(TDCORE_KERNEL_CACHE "$ENV{TDCORE_KERNEL_CACHE}" CACHE PATH "Folder of compiled kernels that builds share")
 
-# Appends `file` with its local includes in place, each once, to the variable `out`. System includes stay.
+# Appends `file` to the variable `out`, with each local include replaced by its file, once. System includes stay.
 function(tdcore_flatten file out)
   get_filename_component(file "${file}" ABSOLUTE)
   get_property(seen GLOBAL PROPERTY TDCORE_FLATTENED)
@@ -40,8 +39,7 @@ function(tdcore_flatten file out)
     math(EXPR at "${at} + ${length}")
     string(SUBSTRING "${rest}" ${at} -1 rest)
     string(APPEND text "${before}")
-    # As the compiler does: beside the file first, then below csrc. What is in neither is for other compilers
-    # than these, or the compiler says that it is missing.
+    # Search as the compiler does: first in the folder of the file, then in csrc. Other includes stay in the text.
     if(EXISTS "${folder}/${name}")
       tdcore_flatten("${folder}/${name}" text)
     elseif(EXISTS "${PROJECT_SOURCE_DIR}/csrc/${name}")
@@ -53,7 +51,7 @@ function(tdcore_flatten file out)
   set(${out} "${text}${rest}" PARENT_SCOPE)
 endfunction()
 
-# Whether nvcc works with this host compiler, and which of the architectures it knows.
+# Checks whether nvcc works with this host compiler, and which of the architectures it supports.
 function(tdcore_try_nvcc out_architectures out_error)
   execute_process(COMMAND "${TDCORE_NVCC}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET RESULT_VARIABLE failed)
   set(usable "")
@@ -79,7 +77,7 @@ function(tdcore_try_nvcc out_architectures out_error)
   endif()
 endfunction()
 
-# ---- The source, in one text. ---------------------------------------------------------------------
+# ---- The source as one text. ----------------------------------------------------------------------
 set(TDCORE_KERNEL_SOURCE "${CMAKE_CURRENT_BINARY_DIR}/kernels.cu")
 set(text "")
 tdcore_flatten("${PROJECT_SOURCE_DIR}/csrc/cuda/kernels.cuh" text)
@@ -97,7 +95,7 @@ if(TDCORE_CUDA STREQUAL "OFF")
 elseif(NOT TDCORE_NVCC)
   set(error "there is no nvcc")
 else()
-  # -ccbin: the compiler of the core, and not another one that happens to be called g++.
+  # -ccbin: the compiler of the core, and not another compiler with the name g++.
   set(TDCORE_NVCC_FLAGS -std=c++20 -ccbin "${CMAKE_CXX_COMPILER}")
   tdcore_try_nvcc(architectures error)
 endif()
@@ -105,7 +103,7 @@ if(error)
   if(TDCORE_CUDA STREQUAL "ON")
     message(FATAL_ERROR "GPU kernels: ${error}. Install a CUDA toolkit (12.0 or newer), or configure with -DTDCORE_CUDA=AUTO.")
   endif()
-  message(STATUS "GPU kernels: ${error}; they are left out, NVRTC compiles them at first use")
+  message(STATUS "GPU kernels: ${error}; they are left out, and NVRTC compiles them at first use")
 elseif(architectures)
   set(code "")
   set(TDCORE_KERNEL_ARCHITECTURES "")
@@ -120,12 +118,12 @@ elseif(architectures)
   endif()
   list(APPEND code -gencode arch=compute_${oldest},code=compute_${oldest})
   string(APPEND TDCORE_KERNEL_ARCHITECTURES "compute_${oldest}")
-  # The default of newer compilers packs in a way that drivers before 12.4 cannot unpack.
+  # Drivers before 12.4 cannot unpack the default compression of newer compilers.
   execute_process(COMMAND "${TDCORE_NVCC}" --help OUTPUT_VARIABLE help ERROR_QUIET)
   if(help MATCHES "--compress-mode")
     list(APPEND code --compress-mode=speed)
   endif()
-  # 177: the host's headers hold members that no kernel uses.
+  # 177: the headers of the host have members that no kernel uses.
   set(command "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} --diag-suppress=177 --threads 0 -fatbin ${code})
   execute_process(COMMAND "${TDCORE_NVCC}" --version OUTPUT_VARIABLE version ERROR_QUIET)
   file(SHA256 "${TDCORE_KERNEL_SOURCE}" source)
@@ -137,7 +135,7 @@ elseif(architectures)
     file(MAKE_DIRECTORY "${folder}")
   endif()
   set(TDCORE_KERNEL_FATBIN "${folder}/kernels-${key}.fatbin")
-  # Nothing it depends on: other contents have another name. The renaming is for builds at the same time.
+  # No dependencies: other inputs have another name. The file is renamed because builds can run at the same time.
   string(SHA256 unfinished "${CMAKE_CURRENT_BINARY_DIR}")
   set(unfinished "${folder}/${unfinished}.fatbin")
   add_custom_command(
@@ -147,7 +145,7 @@ elseif(architectures)
     COMMENT "Compiling the GPU kernels: ${TDCORE_KERNEL_ARCHITECTURES}"
     VERBATIM)
   add_custom_target(tdcore_kernels DEPENDS "${TDCORE_KERNEL_FATBIN}")
-  # For a test of our own declarations against the toolkit's; nothing else includes them. nvcc may be a script.
+  # For a test that compares tdcore's declarations with the toolkit's headers. nvcc may be a script.
   execute_process(COMMAND "${TDCORE_NVCC}" --dryrun "${CMAKE_CURRENT_BINARY_DIR}/nvcc_probe.cu" OUTPUT_VARIABLE said ERROR_VARIABLE said)
   if(said MATCHES "TOP=([^\n]+)")
     set(TDCORE_CUDA_INCLUDE "${CMAKE_MATCH_1}/include")

@@ -11,7 +11,7 @@ docs/rules/ is generated from the docstrings.
                                                captures them
 
 A user's own rule is a class with `code`, `needs` and `check` (RuleProtocol, rules/base.py), or a subclass of
-Rule with `invoke_at_step`, as in the older library (rules/legacy.py).
+Rule with `invoke_at_step`, as in smdebug (rules/legacy.py).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def why_not_applicable(
     """Why a rule that has judged nothing so far does not apply to the run; "" if it may apply.
 
     Args:
-        need: Of the rule.
+        need: The tensors that the rule needs.
         training: None if unknown.
         classes: Classes of all modules, if the run saves the outputs of all modules; otherwise empty.
         seen: Whether the rule has found tensors that it needs, but without the statistics or values it needs.

@@ -61,7 +61,7 @@ class Finding:
         code: Code of the rule in the table.
         step: Global step; the first, if there are several.
         mode, mode_step: Mode, and step within the mode.
-        worker, attempt: Where it was found.
+        worker, attempt: Worker and attempt (start of the training) of the tensor.
         tensor: Name as saved; "" if the finding is about the whole step.
         numbers: Measured values and their limits, by name.
         why: One sentence with the numbers.
@@ -69,7 +69,7 @@ class Finding:
         count: Number of steps at which it was found.
         last_step, last_mode_step: The newest of these steps; None if there is one step only.
         last_numbers: The measured values at the newest step that was reported in full; empty for one step.
-        each: The rule reports each step as a finding of its own (its parameter `each`).
+        each: Whether the rule reports each step as a separate finding (its parameter `each`).
         epoch, last_epoch: Epochs of `step` and `last_step` (Hook.set_epoch); None if they are not known.
     """
 
@@ -119,7 +119,7 @@ class Finding:
     def joined(self, later: Finding) -> Finding:
         """Return this finding, continued by a finding at a later step of the same series.
 
-        A second finding at the newest step, as of a module that is called twice, does not count.
+        A second finding at the newest step, for example of a module that is called twice, is not counted.
         """
         if later.step == (self.step if self.last_step is None else self.last_step):
             return self
@@ -182,17 +182,17 @@ class Verdict:
         code: Code of the rule in the table.
         status: The result.
         parameters: Parameters that differ from their defaults, as text.
-        findings: The first findings, in order of steps, at most the engine's limit. What was found in one
-            tensor at several steps is one finding.
+        findings: The first findings, in order of steps, at most the engine's limit. Findings in one tensor at
+            several steps are one finding.
         finding_count: Number of all findings.
-        occurrences: The same with each step counted.
+        occurrences: Number of (finding, step) pairs.
         judged: Number of rows that the rule could judge.
         last_step: Newest global step that was judged.
         last_mode, last_mode_step: Mode and mode step of last_step.
         missing: Reasons why needed rows could not be judged, with the number of rows.
         reason: Why the status is NOT_EVALUABLE, NOT_APPLICABLE or ERROR.
-        fix: For NOT_EVALUABLE, the captures that the rule needs, as Python code.
-        captures: The same as values.
+        fix: For NOT_EVALUABLE, the collections that a hook must capture for the rule, as Python code.
+        captures: The same collections as values.
         asked: Whether the user or the hook named the rule; False if it runs because all rules run.
     """
 
@@ -264,10 +264,10 @@ class Verdict:
 
 
 class RuleProtocol(Protocol):
-    """A rule: pure judgement over rows of complete steps.
+    """A rule: finds faults in the rows of complete steps, and has no side effects.
 
     The engine calls `check` many times, each time with the rows of the steps that became complete since the
-    last call. So a rule gets every row once. Values that must outlive a call are stored in `window.memory`.
+    last call. A rule gets every row once. It stores values that a later call needs in `window.memory`.
     `check` yields findings. It reports the number of rows that it judged with `window.judged`, and the rows
     that it could not judge with `window.missing`.
 
@@ -288,14 +288,14 @@ class RuleProtocol(Protocol):
         ...
 
 
-Rule = RuleProtocol  # its earlier name
+Rule = RuleProtocol  # the earlier name of RuleProtocol
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:
     """Convert a list parameter to a tuple. None gives an empty tuple.
 
-    A string is split at commas, as in the older library. Commas that a regular expression needs do not split:
-    the comma in "{2,3}", and a comma after a backslash.
+    A string is split at commas, as in smdebug. Commas that a regular expression needs do not split: the comma
+    in "{2,3}", and a comma after a backslash.
     """
     if value is None:
         return ()

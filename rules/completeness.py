@@ -6,12 +6,12 @@ device may arrive after rows of later steps that were on the host. A step is com
 - the worker has recorded the end of the step, as a hook does when the next step begins (Index.whole_step);
 - the attempt has ended on that worker; or
 - no row of the worker has arrived for `settle` seconds. For a worker that records the ends of its steps the
-  limit is ten times longer. So a slow step is not split between forward and backward, and the last step
+  limit is ten times longer. So a slow step is not split between forward and backward pass, and the last step
   before a very long pause is still judged.
 
 A run that was not written by a hook has no recorded ends of steps. The rows of its workers arrive in order,
-so a row of a later step also completes a step. In this file each worker's steps have its own numbers.
-Threads: belongs to one source.
+so a row of a later step also completes a step. In this file, the steps of each worker have the worker's own
+numbers. Threads: belongs to one source.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Completeness:
     def __init__(self, settle: float, clock: Callable[[], float]) -> None:
         self._settle = settle
         self._clock = clock
-        self._arrived: dict[WorkerAttempt, float] = {}  # when the last rows of each place arrived
-        self._whole: dict[WorkerAttempt, int] = {}  # the last step whose end each place has recorded
+        self._arrived: dict[WorkerAttempt, float] = {}  # arrival of the last rows
+        self._whole: dict[WorkerAttempt, int] = {}  # last step whose end was recorded
 
     def of(self, index: Index, waiting: Rows, fresh: Rows, ended: Collection[WorkerAttempt]) -> Mask:
         """Mask of the rows of complete steps: first the `waiting` rows, then the `fresh` rows.

@@ -3,7 +3,7 @@
     rules:
       - vanishing_gradient
       - exploding_tensor: {tensor_regex: [relu, gelu], only_nan: true}
-      - my_rules.py::SpikyLoss: {factor: 3}       a file next to this one
+      - my_rules.py::SpikyLoss: {factor: 3}       a file in the same folder
     actions:
       - stop
       - webhook: {url: env:SLACK_URL}             from an environment variable
@@ -53,7 +53,7 @@ def load_rules_config(path: str | os.PathLike[str]) -> RulesConfig:
 
 def _config(document: object, folder: Path) -> RulesConfig:
     if document is None:
-        raise ConfigError("it is empty; it names rules, such as `rules: [vanishing_gradient]`")
+        raise ConfigError("the file is empty; write at least one rule, such as `rules: [vanishing_gradient]`")
     top = mapping("the file", document, got=_kind)
     check_keys("", top, ("rules", "actions", *_OPTIONS))
     rules: list[Rule] = []
@@ -97,14 +97,14 @@ def _named(what: str, entry: object) -> tuple[str, dict[str, Any]]:
     if len(found) != 1:
         raise ConfigError(
             f"expected one name with its settings, got {', '.join(map(str, found)) or 'none'}; "
-            "settings stand below the name, one indentation further"
+            "write settings below the name, indented once more"
         )
     ((name, settings),) = found.items()
     return str(name), mapping(str(name), settings, got=_kind)
 
 
 def _beside(spec: str, folder: Path) -> str:
-    """The text, with its file relative to the folder of the configuration."""
+    """The text of a rule. A path in it is relative to the folder of the configuration file."""
     path, marks, rest = spec.partition("::")
     is_file = path.endswith(".py") and not Path(path).is_absolute()
     return f"{folder / path}{marks}{rest}" if is_file else spec

@@ -1,8 +1,8 @@
 """Engine: passes complete steps to rules, and their findings to actions and to findings/.
 
-Each rule gets each captured tensor exactly once. All rules share one read of the index. A rule that raises
-an exception gets the verdict `error` and is not called again; the others go on. Live and offline runs use
-the same code: call `step` once, or repeatedly while the run is written (rules/runner.py). Threads: one.
+Each rule gets each captured tensor exactly once. All rules share one read of the index. A rule that raises an
+exception gets the verdict `error` and is not called again; the other rules continue. Live and offline runs
+use the same code: call `step` once, or repeatedly while the run is written (rules/runner.py). Threads: one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Engine:
     ) -> None:
         self.source = source
         self._run_patterns = RunPatterns() if rules_of_run else None
-        self.problems: list[str] = []  # of actions and of writing findings; the rules go on
+        self.problems: list[str] = []  # failures of actions and of writing findings; the rules continue
         self.left_out: tuple[str, ...] = ()  # rules that could not be loaded, with the reason
         self.asked: int | None = None  # number of rules, the first ones, that the user named; None: all
         self._runs = labelled(rules)
@@ -74,11 +74,11 @@ class Engine:
         self._clock_ns = clock_ns
         self._seen = SeenRows()
         self._ended: frozenset[tuple[int, str]] = frozenset()
-        self._delivered: dict[FindingKey, int] = {}  # to actions, with the number of steps at that time
+        self._delivered: dict[FindingKey, int] = {}  # to actions, with the number of steps then
         self._pending: list[Finding] = []  # not delivered yet
         self.news: list[Finding] = []  # findings that the last step() began or continued
         self.before_acting: Callable[[], None] = lambda: None  # called before actions get new findings
-        self.changed = False  # whether the last step() had anything new
+        self.changed = False  # whether the last step() checked new rows
         self._untold: dict[str, list[FindingKey]] = {}  # by action, as of the last step()
         self._columns = list(
             dict.fromkeys([*COLUMNS, *(c for run in self._runs for c in getattr(run.rule, "columns", ()))])
@@ -224,7 +224,7 @@ class Engine:
         return run.check(window, self._max_findings)
 
     def _write_findings(self, *, everything: bool = False) -> None:
-        """Write the findings that are to be written now; everything: all that have changed."""
+        """Write the findings that must be written now; everything: all findings that have changed."""
         if self._findings_sink is None:
             return
         for run in self._runs:
@@ -238,7 +238,7 @@ class Engine:
                 self._problem(f"findings of {run.label} could not be written: {error}")
 
     def _act(self) -> None:
-        """Pass each finding to each action when it begins, and once per look that continues it."""
+        """Pass each finding to each action when it begins, and once for each poll that continues it."""
         found = [f for f in {f.key: f for f in self._pending}.values() if self._is_news(f)]
         self._pending = []
         if not found:
@@ -250,7 +250,7 @@ class Engine:
         self._delivered.update((finding.key, finding.count) for finding in found)
 
     def _is_news(self, finding: Finding) -> bool:
-        """Whether the actions have not got the finding, or not at its newest step."""
+        """Whether the actions do not have the finding yet, or do not have its newest step."""
         return finding.count > self._delivered.get(finding.key, 0)
 
     def _take_problems(self) -> None:

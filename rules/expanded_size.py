@@ -41,7 +41,7 @@ class ExpandedSizes:
             inner = self._known.get(id(part), (1, 0))
             weight, depth = weight + inner[0], max(depth, inner[1] + 1)
         if weight > _MAX_HASHED or depth > _MAX_DEPTH:
-            raise TooLargeError("it holds its own parts again and again")
+            raise TooLargeError("it contains the same parts again and again")
         self._known[id(made)] = weight, depth
         self._alive.append(made)
 
@@ -49,7 +49,7 @@ class ExpandedSizes:
         """These values will be hashed. Raises TooLargeError if all hashed values together are too large."""
         self._room -= sum(self._known.get(id(key), (1, 0))[0] for key in keys)
         if self._room < 0:
-            raise TooLargeError("it holds its own parts again and again")
+            raise TooLargeError("it contains the same parts again and again")
 
 
 def check_size(value: Any) -> None:
@@ -76,7 +76,7 @@ def check_size(value: Any) -> None:
         stack.append((each, True))
         stack += [(part, False) for part in parts]
     if weights.get(id(value), 1) > _ALWAYS_ALLOWED + _MAX_EXPANSION * stored:
-        raise TooLargeError("it holds its own parts again and again")
+        raise TooLargeError("it contains the same parts again and again")
 
 
 def _parts(value: Any) -> list[Any] | None:

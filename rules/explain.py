@@ -59,9 +59,18 @@ def explain(rule: type[Rule]) -> Explanation:
         )
     return Explanation(
         summary=summary,
-        sections={title: _joined(lines) for title, lines in sections.items() if title != "Parameters"},
+        sections={title: _prose(lines) for title, lines in sections.items() if title != "Parameters"},
         parameters=_parameters(rule, sections["Parameters"]),
     )
+
+
+def _prose(lines: list[str]) -> str:
+    """The paragraphs and list items of a section, each in one line.
+
+    A blank line ends a paragraph. An item of a list begins with "- ".
+    """
+    text = inspect.cleandoc("\n".join(["", *lines]))
+    return re.sub(r"(?<!\n)\n(?!\n|- )\s*", " ", text)
 
 
 def _joined(lines: list[str]) -> str:
@@ -126,6 +135,10 @@ def page(code: str, rule: type[Rule]) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Wrap prose to the line length of a page."""
+    """Wrap prose to the line length of a page. Further lines of a list item are indented."""
     wrap = textwrap.TextWrapper(_WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(wrap.fill(line) for line in text.split("\n"))
+    lines = []
+    for line in text.split("\n"):
+        wrap.subsequent_indent = "  " if line.startswith("- ") else ""
+        lines.append(wrap.fill(line))
+    return "\n".join(lines)

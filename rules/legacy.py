@@ -1,4 +1,4 @@
-"""Rules in the form of the older library: subclasses of Rule with `invoke_at_step`.
+"""Rules in the form of smdebug, an older library: subclasses of Rule with `invoke_at_step`.
 
     class LossTooHigh(Rule):
         def __init__(self, base_trial, threshold="10"):
@@ -50,7 +50,7 @@ _POLL_SECONDS = 0.3
 
 
 class Rule:
-    """Base class of rules in the form of the older library. Subclasses implement `invoke_at_step`.
+    """Base class of rules in the form of smdebug. Subclasses implement `invoke_at_step`.
 
     A subclass accepts its parameters, possibly as strings, in __init__ and passes base_trial to this class.
 
@@ -69,7 +69,7 @@ class Rule:
             )
         if action_str:
             raise UnsupportedFeature(
-                "action_str is not served: use tdcore.rules.run(..., actions=[...]) or `--on-fire`"
+                "action_str is not supported: use tdcore.rules.run(..., actions=[...]) or `--on-fire`"
             )
         self.base_trial = base_trial
         self.other_trials = list(other_trials or ())
@@ -138,7 +138,7 @@ class Rule:
 
 
 def is_older_rule(kind: type[Any]) -> bool:
-    """Whether a class is a rule in the form of the older library, with its own invoke_at_step."""
+    """Whether a class is a rule in the form of smdebug, that is, defines invoke_at_step."""
     return issubclass(kind, Rule) and kind.invoke_at_step is not Rule.invoke_at_step
 
 
@@ -172,7 +172,7 @@ def invoke_rule(
     trial = rule_obj.base_trial
     step = start_step
     while True:
-        last_look = trial.loaded_all_steps  # read before the steps, so that all steps are there if it is True
+        last_look = trial.loaded_all_steps  # read before the steps, which are then complete
         for step_there in trial.steps():
             if step_there < step or (end_step is not None and step_there >= end_step):
                 continue
@@ -199,10 +199,10 @@ def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> bool:
 
 
 class LegacyRule:
-    """Adapter that runs a rule in the form of the older library in the engine.
+    """Adapter that runs a rule in the form of smdebug in the engine.
 
-    As in the older library, the rule ends when its condition is met for the first time. The run is opened
-    when its first steps are complete.
+    As in smdebug, the rule ends when its condition is met for the first time. The run is opened when its
+    first steps are complete.
 
     Attributes:
         kind: The user's class.
@@ -278,8 +278,7 @@ def _complete_steps(window: Window) -> list[tuple[tuple[int, str, str, int], int
     """((attempt, worker, mode, mode_step), global step) of steps that all workers have completed, sorted.
 
     Global steps are those of the first worker by rank. If that worker has no steps of a mode, the steps of
-    this mode do not show the progress of another worker. A row of a step that was returned before is not a
-    new step.
+    this mode cannot be compared and are ignored. A row of a step that was returned before is not a new step.
     """
     columns, memory = window.columns, window.memory
     waiting: dict[int, tuple[int, str, str, int]] = memory.setdefault("waiting", {})

@@ -1,15 +1,15 @@
-"""Rules from text, as the command line and configuration files write them.
+"""Rules from text, in the form of the command line and of configuration files.
 
     vanishing_gradient                     a rule of the table: a name (any case, with or without "_") or code
     vanishing_gradient:threshold=1e-6      with parameters; lists with commas: tensor_regex=relu,gelu
-    vanishing_gradient:start_step=500      any rule takes start_step and end_step (rules/step_range.py)
+    vanishing_gradient:start_step=500      every rule accepts start_step and end_step (rules/step_range.py)
     my_rules.py::SpikyLoss:factor=3        a class in a file
     my_rules.py                            all rules of a file
     my_package.rules:SpikyLoss             a class in an importable module
     all                                    every rule of the table, with its defaults
 
 Code is loaded only from files and modules that the user names here, never from a run. Parameters are strings,
-as in the older library, and are converted to the types of the rule's fields.
+as in smdebug, and are converted to the types of the rule's fields.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PARAMETER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 
 
 def load_rules(rules: Iterable[object] | str) -> list[Rule]:
-    """Instances of rules that are given as text, as classes (with their defaults) or as instances.
+    """Convert rules given as text, as classes (with their defaults) or as instances to instances.
 
     Raises ConfigError for other values.
     """
@@ -69,7 +69,9 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
         elif callable(getattr(rule, "check", None)) and callable(getattr(rule, "needs", None)):
             found.append(typing.cast(Rule, rule))
         else:
-            raise ConfigError(f"a rule is an instance, a class or a text such as its name, got {rule!r}")
+            raise ConfigError(
+                f"a rule must be an instance, a class or text such as the rule's name, got {rule!r}"
+            )
     return found
 
 
@@ -94,13 +96,13 @@ def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
     given = _split(text, spec)
     for name, value in (parameters or {}).items():
         if name in given:
-            raise ConfigError(f"{spec!r} is given {name!r} twice")
+            raise ConfigError(f"{spec!r} gets {name!r} twice")
         given[name] = value
     return rule_from_strings(kind, given)
 
 
 def table_rule(spec: str) -> Rule | None:
-    """The rule of the table that `spec` describes; None if it names no such rule. Never loads code.
+    """The rule of the table that `spec` describes; None if there is no such rule. Never loads code.
 
     Raises ConfigError for invalid parameters.
     """
@@ -175,8 +177,8 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
     is_older = legacy.is_older_rule(rule)
     if not is_older and not _is_rule(rule):
         raise ConfigError(
-            f"{rule.__name__} is not a rule: it needs a dataclass with `code`, `needs` and `check` "
-            "(tdcore.rules.RuleProtocol), or tdcore.rules.Rule with `invoke_at_step`"
+            f"{rule.__name__} is not a rule: a rule is a dataclass with `code`, `needs` and `check` "
+            "(tdcore.rules.RuleProtocol), or a subclass of tdcore.rules.Rule with `invoke_at_step`"
         )
     parameters, bounds = _without_bounds(rule, parameters)
     if is_older:
@@ -225,7 +227,8 @@ def _changed(rule: object) -> dict[str, str]:
 def as_text(value: object) -> str:
     """A parameter as text that load_rule reads.
 
-    Commas within items of a list get a backslash, and so does a "=" that would begin the next parameter.
+    A backslash is put before commas within items of a list, and before a "=" that would begin the next
+    parameter.
     """
     if isinstance(value, (list, tuple)):
         value = ",".join(SEPARATOR.sub(r"\\,", as_text(each)) for each in value)
@@ -271,7 +274,7 @@ def _classes_in_file(path: Path) -> list[type[Any]]:
 def _only(classes: list[type[Any]], spec: str) -> type[Any]:
     if len(classes) > 1:
         names = ", ".join(f"{spec}::{kind.__name__}" for kind in classes)
-        raise ConfigError(f"{spec} defines several rules; name one: {names}")
+        raise ConfigError(f"{spec} defines several rules; name one of them: {names}")
     return classes[0]
 
 
@@ -283,7 +286,7 @@ def _own_classes(module: types.ModuleType) -> list[type[Any]]:
 def _module_of(path: Path) -> types.ModuleType:
     """The file as a module, loaded once."""
     if not path.is_file():
-        raise ConfigError(f"there is no file {path} to load a rule from")
+        raise ConfigError(f"the rule cannot be loaded: there is no file {path}")
     name = f"{_FILE_MODULE}{re.sub('[^0-9A-Za-z]', '_', str(path.resolve()))}"
     if name in sys.modules:
         return sys.modules[name]
@@ -291,7 +294,7 @@ def _module_of(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses search their module there
+    sys.modules[name] = module  # dataclasses look up their module in sys.modules
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -303,7 +306,7 @@ def _module_of(path: Path) -> types.ModuleType:
 def _class_in_module(name: str, class_name: str) -> type[Any]:
     try:
         module = importlib.import_module(name)
-    except (ImportError, TypeError, ValueError) as error:  # the latter two: "..x", ""
+    except (ImportError, TypeError, ValueError) as error:  # TypeError and ValueError: "..x", ""
         raise ConfigError(
             f"{name!r} is neither a rule{_suggestion(name)} nor a module that can be imported ({error}); "
             "write a rule's name, module:Class or file.py::Class"

@@ -23,12 +23,12 @@ from tdcore.rules.requirements import arguments, as_code
 
 __all__ = ["joined", "merged", "plan", "plan_as_code", "united"]
 
-_MAX_LISTED = 100  # maximum number of regular steps that are written as save_steps
+_MAX_LISTED = 100  # maximum number of regular steps that are listed as save_steps
 _NAMES = ("CollectionConfig", "ReductionConfig", "SaveConfig", "SaveConfigMode", "modes")
 
 
 def plan(rules: Iterable[Rule]) -> tuple[CollectionConfig, ...]:
-    """The collections that a set of rules needs, in the order in which the rules first name them.
+    """The collections that a set of rules needs, in the order of their first occurrence.
 
     Args:
         rules: Instances, classes (with their defaults) or text such as "vanishing_gradient:threshold=1e-6".
@@ -71,10 +71,10 @@ def joined(one: CollectionConfig, other: CollectionConfig) -> CollectionConfig:
 
 
 def united(one: SaveConfig, other: SaveConfig) -> SaveConfig:
-    """A SaveConfig that saves, in every mode, the steps that either of the two saves, and few others.
+    """A SaveConfig that saves, in every mode, the steps of both SaveConfigs and few other steps.
 
-    If the steps have an end and are few, they are listed one by one. Of two intervals without an end the
-    shorter one is used, or their greatest common divisor if neither divides the other.
+    If there are few steps, and they have an end, the result lists them. Of two intervals without an end, the
+    shorter interval is used if it divides the other; otherwise their greatest common divisor is used.
     """
     rest = _steps_of_both(_rest(one), _rest(other))
     modes = {
@@ -102,7 +102,7 @@ def plan_as_code(captures: Sequence[CollectionConfig], out_dir: str, specs: Sequ
     lines = [f"from tdcore import {', '.join(names)}"] if names else []
     lines += ["from tdcore.hooks.pytorch import Hook", ""]
     if specs:
-        lines += [f"# In short: Hook({as_code(out_dir)}, rules={as_code(list(specs))})"]
+        lines += [f"# Short form: Hook({as_code(out_dir)}, rules={as_code(list(specs))})"]
     lines += [f"hook = Hook({as_code(out_dir)})"]
     for capture in captures:
         lines += ["hook.add_collection(", f"    {type(capture).__name__}("]
@@ -127,7 +127,7 @@ def _may_join(one: CollectionConfig, other: CollectionConfig) -> bool:
 
 
 def _rest(when: SaveConfig) -> SaveConfigMode:
-    """The configuration of modes that are not named."""
+    """The configuration of the modes that have no configuration of their own."""
     return SaveConfigMode(
         save_interval=when.save_interval,
         start_step=when.start_step,
@@ -155,13 +155,13 @@ def _steps_of_both(one: SaveConfigMode, other: SaveConfigMode) -> SaveConfigMode
 
 
 def _covers(many: SaveConfigMode, few: SaveConfigMode) -> bool:
-    """Whether the regular steps of `few` are among those of `many`."""
+    """Whether the regular steps of `many` include those of `few`."""
     starts = many.start_step <= few.start_step and few.save_interval % many.save_interval == 0
     return starts and (many.end_step is None or (few.end_step is not None and few.end_step <= many.end_step))
 
 
 def _listed(when: SaveConfigMode) -> list[int] | None:
-    """The regular steps as a list; None if they are many or have no end."""
+    """The regular steps as a list; None if there are many or they have no end."""
     if when.end_step is None:
         return None
     first = when.start_step + (-when.start_step) % when.save_interval

@@ -1,4 +1,4 @@
-"""RequiredTensors: the tensors that a rule in the older form needs, collected before a step is judged.
+"""RequiredTensors: the tensors that a rule in the form of smdebug needs, collected before a step is judged.
 
     def set_required_tensors(self, step):
         self.req_tensors.add("loss_output_0", steps=[step])
@@ -77,11 +77,11 @@ class RequiredTensors:
         """Check that each tensor has a value, or statistics, at its steps.
 
         Args:
-            wait: First wait until the steps are there.
+            wait: First wait until the steps have been written.
 
         Raises:
             StepUnavailable: A step was not saved.
-            StepNotYetAvailable: A step is not there yet (without `wait`).
+            StepNotYetAvailable: A step has not been written yet (without `wait`).
             NoMoreData: The run ended before a step.
             TensorUnavailableForStep: A tensor has neither a value nor statistics at a step.
         """
@@ -97,4 +97,4 @@ class RequiredTensors:
         for each, needed in zip(self._trials, self._needed, strict=True):
             if trial is None or each is trial:
                 return each, needed
-        raise ConfigError(f"{trial!r} is not one of the rule's trials; give the rule it in other_trials")
+        raise ConfigError(f"{trial!r} is not one of the rule's trials; pass it to the rule in other_trials")

@@ -1,9 +1,9 @@
 """Requirements of rules: which tensors a rule needs (Need), and whether a run is configured to capture them.
 
 A hook writes to collections.json which collections it saves, when, and in which form. `why_not_evaluable`
-compares a rule's Need with that. While the run goes on it reports only what is certain: tensors that a script
-records itself (save_tensor, save_scalar, a loss) need no collection, and collections that are added later are
-taken into account then. Plain values; any thread.
+compares a rule's Need with these collections. While the run continues, it reports only reasons that are
+certain: tensors that a script records itself (save_tensor, save_scalar, a loss) need no collection, and the
+script can add collections later. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Need:
         captures: Collections with these tensors, each with save_config, and with reduction_config STATISTICS
             or VALUES.
         kinds: Kinds of tensors ("gradient", "loss", ...). A run without any tensor of these kinds cannot be
-            judged. () if names decide.
-        payload: Whether statistics are not enough.
+            judged. () if the rule selects tensors by name.
+        payload: Whether the rule needs values, because statistics are not enough.
         frameworks: Frameworks of the trainings that the rule is about; () for any.
         workers: Minimum number of workers.
 
@@ -90,7 +90,7 @@ def captures_of(
         patterns: Patterns for names of tensors.
         save_config: When to save.
         keep: STATISTICS or VALUES.
-        name: Of the collection for the patterns.
+        name: Name of the collection for the patterns.
         modules: Patterns for classes of modules, see CollectionConfig.module_regex.
     """
     named, of_modules = tuple(patterns), tuple(modules)
@@ -145,12 +145,12 @@ class CollectionCapture:
     """A collection that a run saves.
 
     Attributes:
-        name: Of the collection.
+        name: Name of the collection.
         kinds: Kinds of tensors that can be in it; None: any.
         intervals: Mode -> interval in steps of the mode.
         values: Whether values are saved, not only statistics.
         empty: Whether it has no tensor so far.
-        patterns: For names and for classes of modules.
+        patterns: Patterns for names and for classes of modules.
     """
 
     name: str
@@ -191,8 +191,8 @@ def why_not_evaluable(need: Need, capture: RunCapture | None, *, seen: bool, end
     """Why a rule that has judged nothing so far cannot judge the run as configured; "" if it may.
 
     Args:
-        need: Of the rule.
-        capture: Of the run; None if unknown.
+        need: The tensors that the rule needs.
+        capture: The collections that the run saves; None if unknown.
         seen: Whether the rule has found tensors that it needs, but without the statistics or values it needs.
         ended: Whether the run has ended. Then the text may also be a likely reason.
     """
@@ -202,7 +202,7 @@ def why_not_evaluable(need: Need, capture: RunCapture | None, *, seen: bool, end
     able = [each for each in capture.collections if not kinds or each.may_hold(kinds)]
     if kinds and not able and not kinds & _BY_HAND:
         return f"the run does not save {_words(need.kinds)}: {_has(capture)}"
-    certain = bool(kinds) or seen  # a script may still record a name itself, with values
+    certain = bool(kinds) or seen  # a script may still record a tensor of this name with values
     if need.payload and certain and able and not kinds & _BY_HAND and not any(e.values for e in able):
         names = ", ".join(repr(each.name) for each in able[:_SHOWN])
         return f"the run saves statistics of {names} only, and this rule needs values"
@@ -210,9 +210,10 @@ def why_not_evaluable(need: Need, capture: RunCapture | None, *, seen: bool, end
 
 
 def unmatched_collections(need: Need, capture: RunCapture | None) -> list[CollectionConfig]:
-    """The collections that a rule needs, if the run saves all of them and none has a tensor.
+    """The collections that a rule needs, if the run saves all of them and all are empty.
 
-    Capturing them again would not help: the run has no tensors of these names. Empty in all other cases.
+    It would not help to capture them again, because the run has no tensors of these names. Returns an empty
+    result in all other cases.
     """
     saved = {each.name: each for each in capture.collections} if capture is not None else {}
     for wanted in need.captures:
@@ -235,8 +236,9 @@ def _likely(need: Need, capture: RunCapture) -> str:
         patterns = ", ".join(each for wanted in empty for each in (*_patterns(wanted), *wanted.tensor_names))
         names = " and ".join(repr(wanted.name) for wanted in empty)
         return (
-            f"the run saves {names}, but has no tensor of such a name ({patterns}). "
-            f"It needs {need.what}: save them under such names, or point the rule at others."
+            f"the run saves {names}, but has no tensors with matching names ({patterns}). The rule needs "
+            f"{need.what}: save the tensors under matching names, or set the rule's parameters to other "
+            "names."
         )
     saved = {each.name: each for each in capture.collections}
     absent = [wanted.name for wanted in need.captures if wanted.name not in saved]
@@ -249,7 +251,8 @@ def _likely(need: Need, capture: RunCapture) -> str:
         interval, enough = min(here.intervals.values()), wanted.save_config.save_interval
         if interval > enough:
             return (
-                f"{wanted.name!r} is saved every {interval} steps, which is not enough: it needs {need.what}"
+                f"{wanted.name!r} is saved every {interval} steps, which is not enough: the rule needs "
+                f"{need.what}"
             )
     return ""
 
@@ -286,7 +289,7 @@ def _texts(entry: Mapping[str, Any], field: str) -> list[str]:
 
 
 def _kinds(name: str, patterns: Iterable[str], of_modules: Iterable[str]) -> frozenset[str] | None:
-    """Kinds of tensors that a collection can have; None (any) if it selects modules or names."""
+    """Kinds of tensors that a collection can contain; None (any kind) if it selects modules or names."""
     compiled = RunPatterns().compile  # patterns of a run are compiled with limits
     collection = (
         Collection.built_in(name, compiled)

@@ -27,9 +27,9 @@ class RuleRun:
 
     Attributes:
         rule: The rule.
-        label: The name of the rule in verdicts; unique within an engine.
+        label: Name of the rule in verdicts; unique within an engine.
         memory: The rule's own memory, kept from window to window.
-        coverage: How many rows the rule has judged, and why it could not judge others.
+        coverage: Number of rows that the rule has judged, and the reasons why other rows could not be judged.
         findings: The findings that are kept, by series (Finding.series), in the order in which they began: up
             to the limit, and at least one of each attempt.
         beyond: The tensors of findings that are not kept, because there are too many, as series without kind.
@@ -67,16 +67,17 @@ class RuleRun:
 
     @property
     def must_write(self) -> bool:
-        """Whether to write findings now: there is a new finding, or all have occurred twice as often.
+        """Whether to write findings now: after a new finding, or when the number of occurrences has doubled.
 
-        So a finding that continues for the whole training is written a few times, and not at each step.
+        A finding that continues for the whole training is therefore written only a few times, and not at each
+        step.
         """
         return self.unwritten and (self.written < 0 or self.occurrences >= 2 * self.written)
 
     def check(self, window: Window, max_findings: int) -> tuple[list[Finding], list[Finding]]:
         """Check a window with the memory and coverage of this object.
 
-        max_findings: how many findings are kept in all. An exception of the rule becomes `error`.
+        max_findings: maximum number of findings that are kept. An exception of the rule is stored in `error`.
 
         Returns:
             The findings of the window, one for each step, at most max_findings, in order of steps; and the
@@ -90,7 +91,7 @@ class RuleRun:
                     found.append(self._own(finding, window))
                 else:
                     window.coverage.skip(finding.series[:4], finding.step, finding.mode_step)
-        except Exception as error:  # a rule may be anybody's code: its exceptions must not stop the others
+        except Exception as error:  # a rule may be user code: its exceptions must not stop the other rules
             self.error = where_raised(error)
         found.sort(key=lambda finding: (finding.attempt, finding.step))
         for finding in found:
@@ -100,7 +101,7 @@ class RuleRun:
         return found, [self.findings[series] for series in changed]
 
     def _own(self, finding: Finding, window: Window) -> Finding:
-        """The finding under the label of this run, with its epoch, marked if its rule reports each step."""
+        """The finding with the label of this run, its epoch, and `each`."""
         epoch = window.epoch(finding.attempt, finding.worker, finding.step)
         return replace(finding, rule=self.label, each=self.each, epoch=epoch)
 
@@ -122,16 +123,16 @@ class RuleRun:
         changed[series] = None
 
     def _has_attempt(self, attempt: int) -> bool:
-        """Whether a finding of this attempt is kept: each attempt has one, so that actions get it."""
+        """Whether a finding of this attempt is kept. Each attempt has one, so that actions get it."""
         return any(series[0] == attempt for series in reversed(self.findings))
 
     def _add_beyond(self, series: SeriesKey) -> None:
-        """Count the finding of a tensor. Its kind is not known where it is counted only, and is left out."""
+        """Count a finding of a tensor, without its kind, which unlisted findings do not have."""
         if not self.each:
             self.beyond.add((*series[:4], "", -1))
 
     def _add_unlisted(self, changed: dict[SeriesKey, None], window: Window) -> None:
-        """Add what was counted only to the newest finding of the same tensor."""
+        """Add the findings that were only counted to the newest finding of the same tensor."""
         unlisted, self.coverage.unlisted = self.coverage.unlisted, {}
         if not unlisted:
             return

@@ -1,8 +1,9 @@
-"""choose_rules: decides which rules check a run.
+"""choose_rules: the rules that check a run.
 
-These are the rules that the user names. If there are none, they are the rules of the hook, `Hook("runs/demo",
-rules=[...])`, which are stored in run.json. If the hook has none either, or for "all", they are all rules of
-the table. A run can only name rules of the table: it never supplies code. Plain functions; any thread.
+The rules that the user names check the run. If the user names no rules, these are the rules of the hook,
+`Hook("runs/demo", rules=[...])`, which are stored in run.json. If the hook has no rules either, or for "all",
+these are all rules of the table. A run can only name rules of the table: it never supplies code. Plain
+functions; any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RunRules", "choose_rules", "rules_of_run"]
 
 _SHOWN = 120
-_MAX_CHARS = 1 << 14  # of all rules of a run: long patterns take long to compile
+_MAX_CHARS = 1 << 14  # limit for the text of all rules of a run, because long patterns take long to compile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,9 @@ class RunSource:
 
     Args:
         place: Folder, URL or open Trial.
-        attempt: None for the newest at the first poll and all later ones; a number for one attempt; "all".
-        settle: A step also counts as complete when nothing was added to it for this long.
+        attempt: None: the newest attempt at the first poll, and all later attempts. A number: this attempt.
+            "all": all attempts.
+        settle: Seconds without new rows of a worker after which its steps count as complete.
         sink: The run, for tests.
         clock: Monotonic seconds, for tests.
     """
@@ -75,19 +76,19 @@ class RunSource:
         self._payloads: Payloads | None = None  # made when the first payload is read
         self._progress: RunProgress | None = None  # made when there is a run.json
         self._attempt = attempt
-        self._run_id: str | None = None  # of the rows that were returned
-        self._first_attempt: int | None = None  # set at the first poll that finds one
+        self._run_id: str | None = None  # tickets of the rows that were returned
+        self._first_attempt: int | None = None  # set at the first poll that finds an attempt
         self._settle = settle
         self._clock = clock
-        self._seen = 0  # rows of the index that were read
+        self._seen = 0  # number of rows of the index that were read
         self._waiting = _NO_ROWS  # rows of steps that are not complete
         self._completeness = Completeness(settle.total_seconds(), clock)
         self._over = False  # the newest attempt has ended, or died
         self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt
         self._members: dict[str, Members] = {}
-        self.patterns = RunPatterns()  # of collections.json
+        self.patterns = RunPatterns()  # from collections.json
         self._left_out: LeftOut | None = None
-        self._notes: Mapping[int, Mapping[str, Any]] = {}  # of hooks, by attempt
+        self._notes: Mapping[int, Mapping[str, Any]] = {}  # notes of hooks, by attempt
 
     @property
     def attempts(self) -> list[int]:
@@ -97,7 +98,7 @@ class RunSource:
     def position(self) -> dict[str, Any]:
         """The run's id, and the rows that were returned, as ranges of tickets by worker and attempt.
 
-        Plain values, without rows of incomplete steps.
+        Rows of incomplete steps are not included. Plain values.
         """
         from tdcore.trial.intervals import Intervals
 
@@ -119,9 +120,9 @@ class RunSource:
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
-        """Continue at the `position` of another source of this run: its rows are skipped and not read.
+        """Continue at the `position` of another source of this run. The rows of that source are skipped.
 
-        Before the first `next`.
+        Call this method before the first `next`.
         """
         self._run_id = position["run_id"]
         self._first_attempt = position["first_attempt"]
@@ -141,7 +142,7 @@ class RunSource:
         from tdcore.trial.left_out import left_out_of
         from tdcore.trial.statistics import stats_table
 
-        self._read_documents()  # before the rows: workers that have ended by now have written all rows
+        self._read_documents()  # before the rows: a worker that has ended has written all its rows
         index = self._index
         index.advance()
         if self._progress is not None:
@@ -163,7 +164,7 @@ class RunSource:
         self._seen, self._waiting = (
             len(index),
             rows[~complete],
-        )  # last: after an exception the rows are read again
+        )  # at the end, so that the rows are read again after an exception
         return RowBatch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 
     def members(self, collection: str) -> Members | None:
@@ -248,8 +249,8 @@ class RunSource:
         run_id = self._progress.run.run_id
         if self._run_id not in (None, run_id):
             raise ConfigError(
-                f"what was judged so far is of run {self._run_id}, and {self.where} is run {run_id}; begin "
-                "anew for that one, with another state file or without the old one"
+                f"the rows judged so far are from run {self._run_id}, but {self.where} is run {run_id}; "
+                "judge the new run with another state file, or delete the old state file"
             )
         self._run_id = run_id
         self._over = self._progress.status != "running"
@@ -314,7 +315,7 @@ def _where(place: Any) -> str:
 def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
     """Entries of collections by attempt and name.
 
-    Empty if they cannot be read: most rules can select tensors by kind instead.
+    Returns an empty mapping if they cannot be read: most rules can select tensors by kind instead.
     """
     from tdcore.trial.documents import read_collections
 

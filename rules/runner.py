@@ -42,7 +42,7 @@ __all__ = ["EXIT_CODES", "Report", "follow", "run"]
 
 _log = logging.getLogger("tdcore.rules")
 
-# In order of precedence: the first status in this list that a rule has decides.
+# In order of precedence: the first of these statuses that a rule has sets the exit code.
 EXIT_CODES = (
     (Status.ISSUE, 1),
     (Status.ERROR, 3),
@@ -61,7 +61,7 @@ class Report:
         run: Folder or URL of the run.
         verdicts: One verdict per rule.
         finished: Whether the run has ended and all of it was judged.
-        interrupted: Whether the user interrupted the watch.
+        interrupted: Whether the user interrupted the runner while it followed the run.
         rows: Number of captured tensors that were judged.
         problems: Failures of actions, and of writing findings. They do not change a verdict.
         left_out: Rules of the run's hook that could not be loaded, with the reason.
@@ -104,7 +104,7 @@ class Report:
         progress, no issue so far.
 
         A rule that runs only because all rules run is ignored if it is not evaluable or does not apply,
-        unless all rules are such.
+        unless this is true of all rules.
         """
         counted = [each for each in self.verdicts if each.asked or each.status not in _FOLDED]
         statuses = {verdict.status for verdict in counted or self.verdicts}
@@ -150,8 +150,8 @@ def run(
 ) -> Report:
     """Check a run with rules and return their verdicts.
 
-    KeyboardInterrupt ends the watch. The report so far is returned, with `interrupted` set. While the runner
-    follows a run, it waits for storage that is temporarily unreachable.
+    After KeyboardInterrupt the report so far is returned, with `interrupted` set. While the runner follows a
+    run, it waits for storage that is temporarily unreachable.
 
     Args:
         trial: Folder, URL or open Trial.
@@ -167,8 +167,9 @@ def run(
         ended: Also judge the newest step, although no file records that the run has ended (its host died).
         write_findings: Write the findings to findings/ in the run.
         poll_interval: Time between two polls. None: 0.3 s for a folder, 1 s for a bucket.
-        start_timeout: How long to wait, when following, for a run that has not begun; None: without limit.
-        timeout: How long to follow; None: without limit.
+        start_timeout: Maximum time to wait for a run that has not begun, if live or until_end; None: no
+            limit.
+        timeout: Maximum time to follow the run; None: no limit.
         max_findings: Number of findings that are stored per rule. All findings are counted.
         on_findings: Called with the findings that a poll began or continued, in this thread.
         on_lacking: Called once, when following, with the verdict of each rule that cannot be evaluated with
@@ -203,7 +204,7 @@ def run(
             rules_of_run=rules is None and chosen.asked > 0,
         )
         engine.left_out, engine.asked = tuple(chosen.left_out), chosen.asked
-        for rule in instances:  # rules in the older form read the run themselves
+        for rule in instances:  # rules in the form of smdebug read the run themselves
             attach = getattr(rule, "attach", None)
             if attach is not None:
                 attach(source)
@@ -244,7 +245,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Step the engine until the run has ended, or until the first issue unless `until_end`.
+    """Call the engine until the run has ended, or until the first issue unless `until_end`.
 
     Findings of an earlier start also count as issues. See `run` for the arguments.
 
@@ -282,12 +283,14 @@ def follow(
 
 @contextmanager
 def _finishing_actions(engine: Engine) -> Iterator[None]:
-    """After an exception in the block, actions still get earlier findings; their failures are logged."""
+    """After an exception in the block, deliver earlier findings to actions. Log failures of actions."""
     try:
         yield
     except BaseException as error:
         known = len(engine.problems)
-        engine.finish_actions(CLOSE_TIMEOUT if isinstance(error, Exception) else timedelta())  # Ctrl-C: now
+        engine.finish_actions(
+            CLOSE_TIMEOUT if isinstance(error, Exception) else timedelta()
+        )  # Ctrl-C: do not wait
         for problem in engine.problems[known:]:
             _log.warning("tdcore: %s", problem)
         raise
@@ -322,7 +325,8 @@ def _check_there(source: RunSource, attempt: int | str | None) -> None:
 
 def _no_run(source: Source) -> RunNotFound:
     return RunNotFound(
-        f"there is no run at {source.where}; give a hook's out_dir, or follow it (live) to wait"
+        f"there is no run at {source.where}; give the out_dir of a hook, or use live=True (--live) to wait "
+        "for the run"
     )
 
 
@@ -348,7 +352,7 @@ def _poll(engine: Engine, state_file: StateFile | None, *, everything: bool = Fa
 
 
 def _poll_reachable(engine: Engine, state_file: StateFile | None, begun: bool) -> list[Finding]:
-    """Poll the run once. If a run that had begun is temporarily unreachable, this is only a problem."""
+    """Poll the run once. If a run that has begun cannot be reached, add this to the problems."""
     try:
         return _poll(engine, state_file)
     except SinkError as error:

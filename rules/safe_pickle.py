@@ -3,10 +3,9 @@
 A pickle is a program that can call any function that it names. This reader accepts three names only, which
 are functions of this module: they make an array (or a NumPy number), a dataclass without its __init__, and a
 container of the standard library. It executes only the operations that dump() writes, and uses memory in
-proportion to the file. A value may occur several times. But a list that contains the same list twice, which
-contains the same list twice, and so on, would take years to compare, hash or print, even from a file of a few
-hundred bytes. So the size of a value written out in full is limited too (rules/expanded_size.py). Everything
-else raises UnreadableError. Any thread.
+proportion to the file. All other content raises UnreadableError. The expanded size of a value is limited too
+(rules/expanded_size.py): a list that contains a list twice, which contains a list twice, and so on, is small
+in a file, but would take years to compare, hash or print. Any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tdcore.rules.expanded_size import ExpandedSizes, TooLargeError, check_size
 
 __all__ = ["UnreadableError", "UnsaveableError", "dump", "load"]
 
-_PLAIN_KINDS = "biufcSUmM"  # of arrays: numbers, texts and times; never objects
+_PLAIN_KINDS = "biufcSUmM"  # kinds of arrays: numbers, texts and times; never objects
 _HOME = "tdcore.rules"
 _OPERATIONS = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK),
@@ -63,7 +62,7 @@ def dump(value: object) -> bytes:
 def load(data: bytes, modules: Collection[str] = ()) -> Any:
     """Load a value. modules: additional modules of rules whose dataclasses are allowed.
 
-    Only classes of modules that are imported already are found. Raises UnreadableError.
+    Only classes of modules that were imported before are accepted. Raises UnreadableError.
     """
     try:
         value = _SafeUnpickler(data, modules).load()
@@ -82,7 +81,7 @@ class _SafePickler(pickle.Pickler):
         """Called for all types except built-in plain types, which pickle writes itself."""
         kind = type(value)
         if kind in (np.ndarray, *_NUMPY_SCALARS) and value.dtype.kind in _PLAIN_KINDS:
-            if not value.dtype.itemsize:  # an empty text: its number cannot be computed from its bytes
+            if not value.dtype.itemsize:  # empty texts: their number cannot be computed from the bytes
                 value = np.asarray(value).astype(value.dtype.kind + "1")
             return _array, (value.dtype.str, value.shape, value.tobytes(), kind is not np.ndarray)
         if is_dataclass(kind) and "." not in kind.__qualname__:
@@ -93,7 +92,8 @@ class _SafePickler(pickle.Pickler):
         if kind in (set, frozenset) or any(value is maker for maker in (_array, _instance, _container)):
             return NotImplemented
         raise pickle.PicklingError(
-            f"{kind.__module__}.{kind.__qualname__} cannot be kept; a rule's memory holds numbers, texts, "
+            f"{kind.__module__}.{kind.__qualname__} cannot be saved; a rule's memory can contain numbers, "
+            "texts, "
             "lists, tuples, sets, dictionaries, NumPy arrays of numbers and dataclasses"
         )
 
@@ -108,7 +108,7 @@ def _into(operation: bytes, kind: type, at: int | None = None) -> Callable[[Any]
     def checked(reader: Any) -> None:
         container = reader.metastack[-1][-1] if at is None else reader.stack[at]
         if type(container) is not kind:
-            raise UnreadableError(f"it puts items into a {type(container).__name__}")
+            raise UnreadableError(f"the file adds items to a {type(container).__name__}")
         if kind is not list:
             items = reader.stack if at is None else reader.stack[at + 1 :]
             reader.hashable.hashed(items[::2] if kind is dict else items)
@@ -141,28 +141,28 @@ class _SafeUnpickler(pickle._Unpickler):
         self.hashable = ExpandedSizes(len(data))
         self._room = len(
             data
-        )  # items and bytes that may still be copied; the output of dump() is copied once
+        )  # number of items and bytes that may still be copied; dump() writes files that copy each item once
         self._makers = {"_array": _array, "_instance": self._instance, "_container": _container}
 
     def find_class(self, module: str, name: str) -> Any:
         """Look up one of the names that are allowed in a file."""
         if module == __name__ and name in self._makers:
             return self._makers[name]
-        raise UnreadableError(f"it names {module}.{name}, which no state holds")
+        raise UnreadableError(f"the file names {module}.{name}, which is not allowed in a state")
 
     def _reduce(self) -> None:
         arguments = self.stack.pop()
         maker = self.stack.pop()
         if not any(maker is known for known in self._makers.values()):
-            raise UnreadableError(f"it calls a {type(maker).__name__}")
+            raise UnreadableError(f"the file calls a {type(maker).__name__}")
         self._room -= sum(len(each) for each in arguments if type(each) in (bytes, list, dict))
         if self._room < 0:
-            raise UnreadableError("it holds copies of its own parts")
+            raise UnreadableError("the file copies its own parts too often")
         self.append(maker(*arguments))
 
     def _bytearray(self) -> None:
         (length,) = struct.unpack("<Q", self.read(8))
-        self.append(bytearray(self.read(length)))  # never allocates more than the file has
+        self.append(bytearray(self.read(length)))  # never allocates more memory than the file has bytes
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{operation[0]: pickle._Unpickler.dispatch[operation[0]] for operation in _OPERATIONS},
@@ -181,9 +181,9 @@ class _SafeUnpickler(pickle._Unpickler):
         known = module == _HOME or module.startswith(_HOME + ".") or module in self._modules
         kind = getattr(sys.modules.get(module), name, None) if known else None
         if not isinstance(kind, type) or not is_dataclass(kind) or kind.__module__ != module:
-            raise UnreadableError(f"it names {module}.{name}, which is not a dataclass of these rules")
+            raise UnreadableError(f"the file names {module}.{name}, which is not a dataclass of these rules")
         if set(values) != {field.name for field in fields(kind)}:
-            raise UnreadableError(f"{name} has other fields now")
+            raise UnreadableError(f"the fields of {name} have changed")
         made = object.__new__(kind)
         for field_name, value in values.items():
             object.__setattr__(made, field_name, value)
@@ -199,7 +199,7 @@ def _instance(module: str, name: str, values: dict[str, Any]) -> Any:
 def _array(dtype: str, shape: tuple[int, ...], data: bytes, scalar: bool) -> Any:
     kind = np.dtype(dtype)
     if kind.kind not in _PLAIN_KINDS or kind.hasobject:
-        raise UnreadableError(f"an array of {dtype!r} is none that a state holds")
+        raise UnreadableError(f"arrays of {dtype!r} are not allowed in a state")
     made: npt.NDArray[Any] = np.frombuffer(data, dtype=kind).reshape(shape).copy()
     return made[()] if scalar else made
 
@@ -212,7 +212,7 @@ def _container_parts(value: Any) -> tuple[str, Any, Any]:
         names = [name for name, known in _FACTORIES.items() if known is factory]
         if not names:
             raise pickle.PicklingError(
-                f"a defaultdict of {factory!r} cannot be kept; use one of a plain type"
+                f"a defaultdict of {factory!r} cannot be saved; use a plain type as its factory"
             )
         return "defaultdict", dict(value), names[0]
     return type(value).__name__, dict(value), None
@@ -225,7 +225,7 @@ def _container(name: str, content: Any, more: Any) -> Any:
         return defaultdict(_FACTORIES[more], dict(content))
     if name in ("Counter", "OrderedDict"):
         return {"Counter": Counter, "OrderedDict": OrderedDict}[name](dict(content))
-    raise UnreadableError(f"{name!r} is not a container that a state holds")
+    raise UnreadableError(f"the container {name!r} is not allowed in a state")
 
 
 _NUMPY_SCALARS = tuple(

@@ -2,8 +2,8 @@
 
 A source returns each captured tensor once, after its step is complete for its worker (rules/completeness.py).
 So a rule never judges half a step, and live and offline runs judge the same rows. The column `step` has
-common steps (tdcore/trial/common_steps.py) as known at that time: the number of a step can be too low while
-the first worker is behind and still evaluates. The mode step is final. Threads: a source belongs to one
+common steps (tdcore/trial/common_steps.py), as known when the rows are returned. This number can be too low
+while the first worker is behind and still evaluates. The mode step is final. Threads: a source belongs to one
 engine.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Ended", "RowBatch", "Source"]
 
-# The columns of every window; a rule names additional ones in a class variable `columns`.
+# The columns of every window. A rule names additional columns in a class variable `columns`.
 COLUMNS = (
     "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
     "status", "reason", "nbytes", "time_ns", "count", "nan_count", "pos_inf_count", "neg_inf_count",
@@ -60,7 +60,7 @@ class Source(Protocol):
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """The rows that became complete since the last call, possibly none.
 
-        everything: also the newest, incomplete steps.
+        everything: whether to include the newest steps, which may be incomplete.
         """
         ...
 
@@ -73,7 +73,7 @@ class Source(Protocol):
         ...
 
     def notes(self, attempt: int) -> Mapping[str, Any]:
-        """The notes of an attempt's hook, see Trial.notes(); {} where there are none."""
+        """The notes of an attempt's hook, see Trial.notes(); {} if there are none."""
         ...
 
     def epoch(self, attempt: int, worker: str, step: int) -> int | None:

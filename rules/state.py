@@ -8,11 +8,11 @@ immediately before and after actions get new findings; and at the end. A restart
 arrived after the save. It may judge rows of the last second again, but from the state before them, so
 verdicts and findings are those of one uninterrupted run.
 
-Findings are saved before actions get them, and afterwards with the findings that each action has not handled:
-a message that was being sent when the runner was killed is repeated, a failed one is retried, and none is
-lost. Findings that were saved by a runner without actions are not passed on later. A rule of the older kind
-continues at its step, but its own attributes start from their initial values. A lock keeps a second runner
-from using the file.
+Findings are saved before actions get them. After the actions, the file also has the findings that each action
+has not handled. So a message that was being sent when the runner was killed is repeated, a failed message is
+retried, and no message is lost. Findings that were saved by a runner without actions are not passed on later.
+A rule in the form of smdebug continues at its step, but its own attributes start from their initial values. A
+lock keeps a second runner from using the file.
 
 The file may come from another user. Reading it creates only numbers, texts, containers, arrays and
 dataclasses of rules, and runs no other code. Threads: belongs to one engine.
@@ -44,7 +44,7 @@ __all__ = ["ResumableSource", "StateFile", "locked_state"]
 _MAGIC = b"tdcore rules state 4\n"
 _DIGEST_BYTES = 32
 _SAVE_EVERY_SECONDS = 1.0
-_SHOWN, _MAX_CHARS = 20, 600  # rules and characters of a state in a message
+_SHOWN, _MAX_CHARS = 20, 600  # limits for the rules and characters of a state in a message
 _COST = 20  # the pause after a save is at least this multiple of its duration
 
 
@@ -56,7 +56,7 @@ class ResumableSource(Protocol):
         ...
 
     def resume(self, position: dict[str, Any]) -> None:
-        """Skip these rows. Before the first `next`, which raises ConfigError for another run."""
+        """Skip these rows. Call it before the first `next`, which raises ConfigError for another run."""
         ...
 
 
@@ -72,18 +72,20 @@ def locked_state(path: str | os.PathLike[str] | None) -> Iterator[None]:
         return
     place = Path(path)
     if not place.parent.is_dir():
-        raise ConfigError(f"state {place}: there is no folder {place.parent}; make it first")
+        raise ConfigError(f"state {place}: there is no folder {place.parent}; create it first")
     name = place.with_name(f".{place.name}.lock")  # never removed: a lock on a removed file locks nothing
     try:
         lock = name.open("ab")
     except OSError as error:
-        raise ConfigError(f"state {place}: its folder cannot be written ({error}); give another") from error
+        raise ConfigError(
+            f"state {place}: its folder cannot be written ({error}); give a file in another folder"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"state {place} is in use by another runner; end that one first, or give another file"
+                f"state {place} is in use by another runner; stop that runner first, or give another file"
             ) from error
         except OSError:  # a file system without locks
             pass
@@ -113,7 +115,7 @@ class ResumableEngine(Protocol):
 class StateFile:
     """Saves an engine and its source to `path`, and restores them. Use it within `locked_state`.
 
-    A state of other rules raises ConfigError. attempt: as given to the source. clock: monotonic seconds.
+    A state of other rules raises ConfigError. attempt: the argument of the source. clock: monotonic seconds.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class StateFile:
         engine.before_acting = self._before_acting
 
     def resume(self) -> None:
-        """Read the file, if it exists, and take over its state. Before the first poll.
+        """Read the file, if it exists, and restore its state. Call it before the first poll.
 
         A damaged file, or a file of another version of tdcore, is reported as a problem, and the run is
         judged from its beginning. Raises ConfigError if the file is not a state, is of other rules or another
@@ -194,7 +196,7 @@ class StateFile:
         self._urgent = True
 
     def save(self) -> None:
-        """Save now. A failure is added to the engine's problems; the rules go on."""
+        """Save now. A failure is added to the engine's problems, and the rules continue."""
         start = self._clock()
         content = {
             "version": __version__,
@@ -235,7 +237,7 @@ class StateFile:
             state = load(body, self._modules)
             version = state["version"]
             if not {"identity", "position", "engine"} <= set(state):
-                raise UnreadableError("it lacks a part")
+                raise UnreadableError("a part is missing")
         except (UnreadableError, KeyError, TypeError) as error:
             return self._unusable(f"cannot be taken over ({quoted(error, _MAX_CHARS)})")
         if version != __version__:
@@ -272,7 +274,7 @@ def _write(path: Path, parts: list[bytes]) -> None:
 
 
 def _class_of(rule: Any) -> type[Any]:
-    """The class of a rule; for a rule of the older kind, the user's class."""
+    """The class of a rule; for a rule in the form of smdebug, the user's class."""
     rule = without_step_range(rule)
     return rule.kind if isinstance(rule, LegacyRule) else type(rule)
 

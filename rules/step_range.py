@@ -1,10 +1,10 @@
-"""Step ranges: run a rule on the rows of some steps only, like start_step and end_step of the older library.
+"""Step ranges: run a rule on the rows of some steps only, like start_step and end_step of smdebug.
 
     load_rule("vanishing_gradient:start_step=500,end_step=2000")
     run("runs/demo", [VanishingGradient()], start_step=500)
 
-Any rule can have a range; the rule itself is not changed. A worker whose steps are past the range counts as
-ended, because no more rows of it reach the rule. Plain values; threads as those of rules.
+Any rule can have a range; the rule itself is not changed. A worker whose steps are after the range counts as
+ended, because the rule gets no more of its rows. Plain values; threads as those of rules.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["RangedRule", "rule_name", "step_range_of", "with_step_range", "witho
 def with_step_range(
     rule: Rule, start_step: int = 0, end_step: int | None = None, *, each: bool = False
 ) -> Rule:
-    """The rule on rows with start_step <= step < end_step only (global steps; None: no end).
+    """Restrict a rule to rows with start_step <= step < end_step (global steps; None: no end).
 
-    each: each step is a finding of its own, and findings are not joined over steps. A rule that has a range
-    already gets the intersection. Raises ConfigError for an empty range.
+    each: whether each step is a separate finding; findings are then not joined over steps. A rule that has a
+    range already gets the intersection. Raises ConfigError for an empty range.
     """
     if isinstance(rule, RangedRule):
         each = each or rule.each
@@ -56,7 +56,7 @@ def without_step_range(rule: Rule) -> Rule:
 
 
 def step_range_of(rule: Rule) -> dict[str, str]:
-    """The step range of a rule and `each` as text, by the names of the parameters; empty without them."""
+    """The step range of a rule and `each` as text, by parameter name; empty if the rule has neither."""
     if not isinstance(rule, RangedRule):
         return {}
     end = {} if rule.end_step is None else {"end_step": str(rule.end_step)}
@@ -71,7 +71,7 @@ def rule_name(rule: Rule) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangedRule:
-    """A rule with a step range, made by `with_step_range`. Everything else is that of the rule."""
+    """A rule with a step range, made by `with_step_range`. Other attributes are those of the rule."""
 
     rule: Rule
     start_step: int
@@ -103,7 +103,7 @@ class RangedRule:
         return bool(getattr(self.rule, "each_look", False))
 
     def attach(self, source: Any) -> None:
-        """Pass the run to a rule of the older kind."""
+        """Pass the run to a rule in the form of smdebug."""
         attach = getattr(self.rule, "attach", None)
         if attach is not None:
             attach(source)

@@ -109,8 +109,8 @@ def sweep(
     Args:
         places: A run, a folder with runs, a pattern such as "runs/lr-*", or several of these; see find_runs.
         rules: Text as on the command line, instances that pickle can store, or classes.
-        engine: "processes": processes of this machine. "ray" or "dask": one task per run on a cluster, whose
-            workers need tdcore (extras tdcore-capture[ray], tdcore-capture[dask]). "serial": this process.
+        engine: "processes": processes of this machine. "ray" or "dask": one task per run on a cluster whose
+            workers have tdcore (extras tdcore-capture[ray], tdcore-capture[dask]). "serial": this process.
         workers: Maximum number of runs at a time. None: one per CPU, or the size of the cluster.
         cluster: Address of a cluster, or a dask Client. None: the cluster that this process is connected to,
             or else a cluster on this machine for the duration of the call.
@@ -145,7 +145,7 @@ def sweep(
 
 
 def find_runs(places: Place | Iterable[Place]) -> list[str]:
-    """The runs that places name, each once, in order.
+    """The runs at these places, each once, in order.
 
     A place that is not a pattern and has no run, or cannot be read, is returned unchanged, so that it is
     reported.
@@ -156,7 +156,7 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
             "?" begins the options).
 
     Raises:
-        ConfigError: There are not runs at all.
+        ConfigError: There are no runs.
         SinkError: The bucket of a pattern refuses access.
     """
     given = [places] if isinstance(places, (str, os.PathLike)) else list(places)
@@ -200,7 +200,7 @@ def _below(place: str) -> list[str]:
 
 
 def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequence[str | Rule | type[Rule]]:
-    """The rules in the form that tasks get. Invalid rules are refused here, once, and not in each task.
+    """The rules in the form that tasks get. Invalid rules raise ConfigError here, and not in each task.
 
     sent: whether the rules are sent to other processes.
     """

@@ -51,7 +51,7 @@ def processes(task: SweepTask, places: list[str], workers: int | None, cluster: 
                         entry = _entry(under_way[future][1], future.result)
                         yield under_way.pop(future)[0], entry
             except BrokenProcessPool:
-                pass  # one of the running tasks has killed its process: repeat each of them alone
+                pass  # one of the running tasks killed its process: repeat each of these tasks alone
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -65,7 +65,7 @@ def _alone(task: SweepTask, place: str) -> SweepEntry:
             return _entry(place, pool.submit(task, place).result)
         except BrokenProcessPool:
             return SweepEntry(
-                place=place, error="the process that judged it died (out of memory, or a crash)"
+                place=place, error="the process that judged this run died (out of memory, or a crash)"
             )
 
 
@@ -74,7 +74,7 @@ def _pool(number: int) -> ProcessPoolExecutor:
 
 
 def one_thread() -> None:
-    """Limit libraries to one thread, because there is a process for each CPU already."""
+    """Limit libraries to one thread, because there is one process per CPU."""
     import pyarrow as pa
 
     pa.set_cpu_count(1)
@@ -163,23 +163,23 @@ def _known_client(distributed: Any) -> Any:
 
 
 def _judge(task: SweepTask, place: str) -> SweepEntry:
-    """Run the task. It is a function of a module because clusters send functions by name."""
+    """Run the task. A module-level function, because clusters send functions by name."""
     return task(place)
 
 
 def _entry(place: str, result: Callable[[], SweepEntry]) -> SweepEntry:
     try:
         return result()
-    except BrokenProcessPool:  # may be the fault of another run
+    except BrokenProcessPool:  # another run may be the cause
         raise
-    except Exception as error:  # a worker of the cluster that died, a task or a report that cannot be sent
+    except Exception as error:  # a worker died, or a task or report cannot be sent
         return SweepEntry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def _module(name: str, extra: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # warnings of their imports
+            warnings.simplefilter("ignore", DeprecationWarning)  # hide warnings during their imports
             return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
@@ -189,7 +189,7 @@ def _module(name: str, extra: str) -> Any:
 
 def _no_cluster(engine: str, cluster: Any) -> None:
     if cluster is not None:
-        raise ConfigError(f"cluster is for Ray and Dask; engine={engine!r} has none")
+        raise ConfigError(f"cluster is only for the engines ray and dask; leave it out for engine={engine!r}")
 
 
 ENGINES: Mapping[str, SweepEngine] = {"processes": processes, "ray": ray, "dask": dask, "serial": serial}

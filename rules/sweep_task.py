@@ -40,7 +40,7 @@ class SweepEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """Checks one run. rules: texts are converted in the task, so its process loads the files of rules."""
+    """Checks one run. rules: texts are converted in the task, whose process then loads the files of rules."""
 
     rules: Sequence[str | Rule | type[Rule]]
     attempt: int | str | None

@@ -24,9 +24,9 @@ __all__ = ["TableSource"]
 
 
 class TableSource:
-    """A finished run made of a table of index rows, one per captured tensor.
+    """A finished run in a table of index rows, one row per captured tensor.
 
-    payloads: values by row number. notes: of the hook.
+    payloads: values by row number. notes: notes of the hook.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TableSource:
         self._notes = dict(notes or {})
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
-        """See Source.next. All rows at the first call, none later."""
+        """See Source.next. Returns all rows at the first call, and no rows later."""
         table, self._table = self._table, self._table.slice(0, 0)
         pairs = table.select(["attempt", "worker"]).unify_dictionaries()
         pairs = pairs.group_by(["attempt", "worker"]).aggregate([])

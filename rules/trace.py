@@ -40,7 +40,7 @@ class Trace:
     notes: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
-    _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # rows by step and worker
+    _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # number of rows, by step and worker
 
     def add(
         self,
@@ -71,7 +71,7 @@ class Trace:
             name: Name of the tensor.
             kind: Kind of tensor, such as "gradient".
             values: The values; None for a tensor without a value (absent or skipped).
-            mode_step: Step of the mode; None: as `step`.
+            mode_step: Step of the mode; None: equal to `step`.
             payload: Whether the values are saved.
             statistics: Whether the statistics are saved.
             dtype: Name of the type in the index.

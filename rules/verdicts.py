@@ -1,4 +1,4 @@
-"""make_verdict: the verdict of one rule on one run so far, with the reason if the rule could not judge it.
+"""make_verdict: the verdict of one rule on one run so far, with the reason if nothing could be judged.
 
 Plain functions; the thread of the engine.
 """
@@ -51,7 +51,7 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
     Args:
         run: The rule and its state.
         source: The run.
-        seen: All rows that the rules have seen.
+        seen: Summary of all rows that the rules have got.
         finished: Whether the run is complete and all its rows were checked.
         asked: Whether the user or the hook has named the rule.
     """
@@ -68,15 +68,15 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
             fix, captures = need.fix, need.captures
             lack = _configuration_problem(run, source, seen, need, finished)
             if left_out or (finished and unmatched_collections(need, source.capture())):
-                fix, captures = "", ()  # capturing them again would not help
+                fix, captures = "", ()  # it would not help to capture them again
             status = Status.NOT_EVALUABLE if finished or lack else Status.IN_PROGRESS
             reason = lack or _missing_text(run, seen, need.what)
             if left_out:
-                reason = f"{left_out:,} names that it may need were left out ({_LEFT_OUT}). {reason}"
+                reason = f"{left_out:,} names that the rule may need were left out ({_LEFT_OUT}). {reason}"
             foreign = "" if left_out else _why_not_applicable(run, source, seen, need)
             if foreign:
                 status, reason, fix, captures = Status.NOT_APPLICABLE, foreign, "", ()
-        except Exception as error:  # as in RuleRun.check: the other rules still get their verdicts
+        except Exception as error:  # as in RuleRun.check: the other rules must still get their verdicts
             status, reason = Status.ERROR, where_raised(error)
     else:
         status = Status.NO_ISSUE if finished else Status.IN_PROGRESS
@@ -122,20 +122,23 @@ def _why_not_applicable(run: RuleRun, source: Source, seen: SeenRows, need: Need
 
 
 def _configuration_problem(run: RuleRun, source: Source, seen: SeenRows, need: Need, finished: bool) -> str:
-    """Which tensors the run is not configured to capture; "" if that is unknown, or before the first row."""
+    """The needed tensors that the run does not capture, as text; "" if unknown, or before the first row."""
     if not seen.rows:
         return ""
     return why_not_evaluable(need, source.capture(), seen=bool(run.coverage.missing), ended=finished)
 
 
 def _missing_text(run: RuleRun, seen: SeenRows, what: str) -> str:
-    """Why nothing could be judged: which rows did not suffice, or which tensors the run has instead."""
+    """Why nothing could be judged: the reasons for missing rows, or the tensors that the run has instead."""
     missing = run.coverage.missing
     if missing:
-        return "; ".join(f"{why} ({count} times)" for why, count in missing.items()) + f". It needs {what}."
+        return (
+            "; ".join(f"{why} ({count} times)" for why, count in missing.items())
+            + f". The rule needs {what}."
+        )
     if not seen.rows:
-        return f"the run holds no tensors. It needs {what}."
-    return f"the run does not hold {what}; it holds tensors of kind {', '.join(sorted(seen.kinds))}."
+        return f"the run contains no tensors. The rule needs {what}."
+    return f"the run does not contain {what}; it contains tensors of kind {', '.join(sorted(seen.kinds))}."
 
 
 def _parameters(rule: Rule) -> Mapping[str, str]:

@@ -2,7 +2,8 @@
 
 Rules work on whole tables: they use masks over all rows, and a regular expression is tested once per distinct
 name. Arrays that several rules use are computed once and are read-only. A Window belongs to one rule, one
-call and one thread. It reads payloads on demand. Only its counts of judged and missing rows change.
+call and one thread. It reads payloads (the values of tensors) on demand. Only its counts of judged and
+missing rows change.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Columns:
         return self.ints("own_step" if "own_step" in self.table.column_names else "step")
 
     def present(self, name: str) -> Mask:
-        """Where a column is not null."""
+        """Mask of the rows whose value in a column is not null."""
         key = "p:" + name
         if key not in self._cache:
             column = self.table.column(name)
@@ -213,7 +214,7 @@ class Window:
 
     @property
     def additive_masks(self) -> Mask:
-        """Mask of inputs that contain only 0 and -Inf. These are attention masks and no fault."""
+        """Mask of inputs that contain only 0 and -Inf. These are attention masks, which are not a fault."""
         floats = self.columns.floats
         others = floats("nan_count") + floats("pos_inf_count")
         masks: Mask = (floats("neg_inf_count") > 0) & (others == 0) & (floats("abs_max") == 0)
@@ -240,8 +241,8 @@ class Window:
         for pattern in patterns:
             if pattern in engine.refused:
                 raise ConfigError(
-                    f"the pattern {pattern[:120]!r} comes from the run, and is not searched with "
-                    f"({engine.refused[pattern]}); name the rule and its pattern yourself to have it searched"
+                    f"the pattern {pattern[:120]!r} comes from the run, and is not used "
+                    f"({engine.refused[pattern]}); to use it, name the rule and its pattern yourself"
                 )
         return self.columns.where("name", found.__contains__)
 
@@ -289,8 +290,8 @@ class Window:
     def listed(self, rows: Ints) -> list[int]:
         """The rows to report, at most `room`, with the first rows of each tensor. Others are only counted.
 
-        Use this method in rules that may report very many rows, because to create a Finding for each row
-        takes longer than to judge the rows.
+        Use this method in rules that may report many rows: creating a Finding for each row takes longer than
+        judging the rows.
         """
         if len(rows) <= self.room:
             return rows.tolist()  # type: ignore[no-any-return]
@@ -343,7 +344,7 @@ class Window:
         )
 
     def layer(self, row: int) -> tuple[int, str, str, str, int]:
-        """Identity of a row's tensor, equal at all steps: attempt, worker, mode, name, call."""
+        """Identity of a row's tensor, the same at all steps: attempt, worker, mode, name, call."""
         columns = self.columns
         worker, mode, name = (columns.text(each, row) for each in ("worker", "mode", "name"))
         return (int(columns.ints("attempt")[row]), worker, mode, name, int(columns.ints("call")[row]))
@@ -369,7 +370,7 @@ class Coverage:
 
         Args:
             tensor: Attempt, worker, mode and name.
-            step, mode_step: The newest step of these findings.
+            step, mode_step: Global step and step of the mode of the newest of these findings.
             number: Number of findings.
         """
         before = self.unlisted.get(tensor, Unlisted(0, step, mode_step))
@@ -386,7 +387,7 @@ class Unlisted(NamedTuple):
 
 
 # Built-in collections with one kind of tensor. Their members are known even before collections.json is
-# written. Their patterns select among that kind only, so a selection by name alone would be too large.
+# written. Their patterns select only tensors of that kind, so a selection by name alone would be too large.
 KIND_OF_COLLECTION = {
     "weights": "weight",
     "biases": "bias",

@@ -5,10 +5,10 @@
 
 Pages are checked as a whole, Python files in their docstrings and comments, C++ files in their comments. The
 messages of the package (tdcore, hooks, rules) are checked too: strings of three words or more.
-Prose lines in Markdown have at most 120 characters; tables and code may be longer. The banned phrases are
-those that a pattern finds exactly; CONTRIBUTING.md has the rule itself. A docstring starts with a summary of
-at most 110 characters. Pages that a program generates are listed in scripts/generated_pages.txt and are not
-checked. Needs the standard library only. Exit codes: 0 nothing found, 1 something found.
+Prose lines in Markdown have at most 120 characters; tables and code may be longer. Only phrases that a
+pattern finds without false matches are banned; CONTRIBUTING.md has the rule itself. A docstring starts with a
+summary of at most 110 characters. Pages that a program generates are listed in scripts/generated_pages.txt
+and are not checked. Needs the standard library only. Exit codes: 0 if there are no problems, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ROOT / "scripts" / "generated_pages.txt"
-SELF = "scripts/check_prose.py"  # contains the banned phrases
+SELF = "scripts/check_prose.py"  # contains the banned phrases, so it is not checked
 MAX_PROSE, MAX_DOCSTRING = 120, 110
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 CPP = (".cpp", ".hpp", ".cuh")
@@ -75,13 +75,13 @@ _CPP_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _PYTHON_COMMENT = re.compile(
     rf"\"{{3}}.*?\"{{3}}|'{{3}}.*?'{{3}}|{_STRING}|'(?:\\.|[^'\\\n])*'|#[^\n]*", re.DOTALL
 )
-_LEAST_WORDS = 3  # of a message
+_LEAST_WORDS = 3  # minimum number of words in a message
 _FENCE = re.compile(r"^ *```.*?^ *```|^ *~~~.*?^ *~~~", re.DOTALL | re.MULTILINE)
 _HIDDEN = re.compile(r"<!--.*?-->|`[^`\n]+`|\]\([^)\s]*\)|^:::.*(?:\n    .*)*", re.DOTALL | re.MULTILINE)
 
 
 class Problem(NamedTuple):
-    """One place that breaks the rule."""
+    """A place where the text breaks the rule."""
 
     path: str
     line: int
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
 
 
 def tracked_files() -> list[str]:
-    """Markdown, Python and C++ files of the repository, also new ones, without those that git ignores."""
+    """Markdown, Python and C++ files of the repository, with new files, without files that git ignores."""
     patterns = ["*.md", "*.py", *(f"*{suffix}" for suffix in CPP)]
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
@@ -120,7 +120,7 @@ def tracked_files() -> list[str]:
 
 
 def check_page(path: str, text: str) -> Iterator[Problem]:
-    """Long lines and banned phrases of a Markdown page."""
+    """Find long lines and banned phrases in a Markdown page."""
     prose = _FENCE.sub(_blank, text)
     for number, line in enumerate(prose.splitlines(), 1):
         if len(line) > MAX_PROSE and not line.lstrip().startswith("|") and " " in line.strip():
@@ -129,7 +129,7 @@ def check_page(path: str, text: str) -> Iterator[Problem]:
 
 
 def check_docstrings(path: str, text: str) -> Iterator[Problem]:
-    """Docstrings of a Python file: a short summary in the first line, no banned phrases."""
+    """Find docstrings of a Python file without a short summary in the first line, or with banned phrases."""
     for node in _documented(ast.parse(text)):
         body = node.body
         if not body or not isinstance(body[0], ast.Expr) or not isinstance(body[0].value, ast.Constant):
@@ -140,19 +140,19 @@ def check_docstrings(path: str, text: str) -> Iterator[Problem]:
         line = body[0].lineno
         first = docstring.split("\n", 1)[0]
         if not first.strip():
-            yield Problem(path, line, "a docstring starts with its summary, in the line of the quotes")
+            yield Problem(path, line, "write the summary of a docstring in the line of the opening quotes")
         if len(first) > MAX_DOCSTRING:
             yield Problem(path, line, f"summary of {len(first)} characters, at most {MAX_DOCSTRING}")
         yield from check_phrases(path, _HIDDEN.sub(_blank, docstring), line)
 
 
 def check_comments(path: str, text: str) -> Iterator[Problem]:
-    """Banned phrases in the comments of a Python file. A phrase may continue in the next line."""
+    """Find banned phrases in the comments of a Python file. A phrase may continue in the next line."""
     yield from check_phrases(path, _HIDDEN.sub(_blank, "\n".join(_comments(text, _PYTHON_COMMENT, " #"))), 1)
 
 
 def check_messages(path: str, text: str) -> Iterator[Problem]:
-    """Banned phrases in the strings of a Python file that have three words or more, without docstrings."""
+    """Find banned phrases in the strings of a Python file with three words or more, except docstrings."""
     tree = ast.parse(text)
     skipped = set()  # docstrings, and the parts of formatted strings
     for documented in _documented(tree):
@@ -170,12 +170,12 @@ def check_messages(path: str, text: str) -> Iterator[Problem]:
 
 
 def check_cpp_comments(path: str, text: str) -> Iterator[Problem]:
-    """Banned phrases in the comments of a C++ file. A phrase may continue in the next line."""
+    """Find banned phrases in the comments of a C++ file. A phrase may continue in the next line."""
     yield from check_phrases(path, "\n".join(_comments(text, _CPP_COMMENT, " */")), 1)
 
 
 def check_phrases(path: str, text: str, first_line: int) -> Iterator[Problem]:
-    """Banned phrases in text whose code is blanked."""
+    """Find banned phrases in text whose code was replaced by spaces."""
     for pattern, better in _BANNED:
         for match in pattern.finditer(text):
             line = first_line + text.count("\n", 0, match.start())
@@ -189,9 +189,10 @@ def _text_of(part: ast.expr) -> str:
 
 
 def _comments(text: str, pattern: re.Pattern[str], marks: str) -> list[str]:
-    """The comment of each line of a file, without its marks; "" without a comment.
+    """The comment of each line of a file, without its marks; "" for a line without a comment.
 
-    pattern: finds strings, which begin with a quote, and comments.
+    pattern: matches strings, which begin with a quote, and comments. marks: characters to remove at the
+    start.
     """
     lines = [""] * (text.count("\n") + 1)
     number = position = 0
@@ -205,9 +206,9 @@ def _comments(text: str, pattern: re.Pattern[str], marks: str) -> list[str]:
 
 
 def _documented(tree: ast.Module) -> Iterator[Documented]:
-    """The module, its classes and its functions. Expressions are not visited, which saves time."""
+    """Yield the module, its classes and its functions. Expressions are skipped to save time."""
     nodes: list[ast.AST] = [tree]
-    for node in nodes:  # the list grows meanwhile
+    for node in nodes:  # the list grows during the loop
         if isinstance(node, Documented):
             yield node
         for name in ("body", "orelse", "finalbody", "handlers"):
@@ -217,7 +218,7 @@ def _documented(tree: ast.Module) -> Iterator[Documented]:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Spaces in the place of a match; its line breaks stay, so that line numbers do."""
+    """Replace a match by spaces. Line breaks stay, so that line numbers do not change."""
     return re.sub(r"[^\n]", " ", match[0])
 
 

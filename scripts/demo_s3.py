@@ -1,6 +1,6 @@
-"""`make demo-s3`: tdcore's demo with a bucket as its home, on an S3 server that lives as long as the demo.
+"""`make demo-s3`: the demo of tdcore with its runs in a bucket, on an S3 server that ends with the demo.
 
-The server is rclone's, on 127.0.0.1, with its files in a temporary folder.
+The server is `rclone serve s3` on 127.0.0.1, with its files in a temporary folder.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.s3.servers import NoServerError, rclone_server  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the demo with further `arguments`, then lists what the bucket holds."""
+    """Run the demo with additional `arguments`, then list the objects in the bucket."""
     command = [sys.executable, "-m", "tdcore.cli"]
     try:
         with rclone_server() as server:
             environment = {**os.environ, **server.environment}
             place = server.url("demo")
-            print(f"an S3 server on {server.endpoint}, for as long as this runs\n", flush=True)
+            print(f"S3 server on {server.endpoint}; it stops when the demo ends\n", flush=True)
             code = subprocess.run(
                 [*command, "demo", "--out", place, *arguments], env=environment, check=False
             ).returncode

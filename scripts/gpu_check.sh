@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What must be seen on a machine with a GPU: builds, C++ tests of devices, tests marked gpu, compute-sanitizer
-# on the kernels, the soak of the commit word, and the tables. Ends within BUDGET seconds (295): each part has a
-# limit, and none starts when no time is left. Needs no network: build tools and test packages must be installed.
-# A part that fails does not end the others; the last lines say which did. OUT (build/gpu) gets all output in
-# log.txt and the tables in few JSON files, so that a lent machine can send them back.
-#   scripts/gpu_check.sh             all of it; 16 cores and one GPU
-#   PARTS="build soak" ...           only these
-#   scripts/gpu_check.sh --dry-run   the same parts on the simulated device, as far as they go without a GPU
+# Checks for a machine with a GPU: builds, C++ tests of devices, tests marked gpu, compute-sanitizer
+# on the kernels, the soak test of the commit word, and the tables. Ends within BUDGET seconds (295): each part has a
+# time limit, and no part starts when the time is over. Needs no network: install build tools and test packages before.
+# If a part fails, the other parts still run; the last lines list the failed parts. OUT (build/gpu) gets all output in
+# log.txt and the tables in a few JSON files, which are easy to copy from a remote machine.
+#   scripts/gpu_check.sh             all parts; for 16 cores and one GPU
+#   PARTS="build soak" ...           only these parts
+#   scripts/gpu_check.sh --dry-run   the parts that can run on the simulated device, without a GPU
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 PYTHON="$("${PYTHON:-python3}" -c 'import sys; print(sys.executable)')"
@@ -54,7 +54,7 @@ machine() {
   "$PYTHON" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
 }
 
-device_tests() { # names of the C++ tests that touch devices; CI runs the others
+device_tests() { # names of the C++ tests that use devices; CI runs the other C++ tests
   find tests/cpp -name '*.cpp' -printf '%f\n' | sed 's/\.cpp$//' | grep -E '^test_.*(device|cuda|kernel|lane|commit)'
 }
 
@@ -85,7 +85,7 @@ benchmark() { # file in $OUT, parts: JSON goes to the file, progress to the log
   "$BUILD/gpu_benchmark" --device "$DEVICE" "${options[@]}" --parts "$2" >"$OUT/$1"
 }
 
-soak_sees_early_commits() { # a soak that cannot see them proves nothing
+soak_sees_early_commits() { # proves that the soak test detects early commits
   "$BUILD/gpu_benchmark" --device early --quick --records 2000 --parts soak >"$OUT/soak-early.json" &&
     grep -q '"early_commits": [1-9]' "$OUT/soak-early.json"
 }
@@ -108,14 +108,14 @@ TRAININGS=""
 TEST_SECONDS=120
 if [ -n "$DRY" ]; then
   TESTS=tests/gpu
-  TEST_SECONDS=900 # as any tests of CI: the machine may be busy
+  TEST_SECONDS=900 # as for all tests of CI: the machine may be busy
   TRAININGS="--device simulated --models tiny --modes eager --quick --pairs 1 --ring-bytes 67108864"
 fi
 
 part machine 30 20 machine
 part build 1200 1 build
 part ctest 120 8 run_device_tests
-part doctor 30 15 "\"\$PYTHON\" -m tdcore.cli doctor || true" # its exit code is about all of the machine
+part doctor 30 15 "\"\$PYTHON\" -m tdcore.cli doctor || true" # its exit code also depends on parts of the machine that these checks do not need
 part kernels-check 60 1 'benchmark check.json check'
 part pytest $TEST_SECONDS 15 "\"\$PYTHON\" -m pytest -q -m gpu $TESTS -p no:cacheprovider"
 part soak 90 8 'benchmark soak.json soak'

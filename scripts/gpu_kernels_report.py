@@ -1,11 +1,11 @@
-"""What the compiler makes of the GPU kernels: registers, spills, shared memory, wide loads.
+"""Report the compiled GPU kernels: registers, spills, shared memory, wide loads.
 
     python scripts/gpu_kernels_report.py           print the tables
-    python scripts/gpu_kernels_report.py --write   put them into docs/gpu-kernels.md
-    python scripts/gpu_kernels_report.py --check   fail when a kernel spills or loads nothing 16 bytes wide
+    python scripts/gpu_kernels_report.py --write   write the tables into docs/gpu-kernels.md
+    python scripts/gpu_kernels_report.py --check   fail if a kernel spills, or has no 16-byte loads or stores
 
-Needs nvcc (12.8 or newer for sm_100). With cuobjdump (of the toolkit, or `pip install nvidia-cuda-cuobjdump
-nvidia-cuda-nvdisasm` and its folder in PATH) machine code is inspected, otherwise PTX.
+Needs nvcc (12.8 or newer for sm_100). With cuobjdump in PATH (from the toolkit, or from `pip install
+nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`) machine code is inspected, otherwise PTX.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Kernel:
 
     @property
     def blocks(self) -> int:
-        """Blocks of 256 threads that a multiprocessor holds."""
+        """Number of resident blocks of 256 threads per multiprocessor."""
         by_registers = REGISTERS // (256 * -(-self.registers // 8) * 8)
         by_shared = SHARED_BYTES[self.architecture] * 1024 // (self.shared_bytes + 1024)
         return min(by_registers, by_shared, WARPS * 32 // 256)
 
 
 def compile_for(architecture: str, folder: Path) -> list[Kernel]:
-    """Compiles the kernels for one architecture and reads the reports of ptxas and of the machine code."""
+    """Compile the kernels for one architecture, and read the reports of ptxas and of the machine code."""
     unit = folder / "kernels.cu"
     unit.write_text(f'#include "{SOURCE}"\n')
     image = folder / f"kernels_{architecture}.cubin"
@@ -101,7 +101,7 @@ def compile_for(architecture: str, folder: Path) -> list[Kernel]:
 
 
 def code_of(architecture: str, image: Path, unit: Path, folder: Path) -> dict[str, str]:
-    """Machine code of each kernel, or PTX where nothing disassembles."""
+    """Machine code of each kernel, or its PTX if there is no disassembler."""
     if shutil.which("cuobjdump"):
         text = subprocess.run(
             ["cuobjdump", "-sass", str(image)], capture_output=True, text=True, check=True
@@ -137,7 +137,7 @@ def table(kernels: list[Kernel]) -> str:
 
 
 def faults(kernels: list[Kernel]) -> list[str]:
-    """What must not be."""
+    """Descriptions of spills and of missing wide accesses."""
     found = []
     for kernel in kernels:
         where = f"{kernel.name} on sm_{kernel.architecture}"
@@ -153,7 +153,7 @@ def faults(kernels: list[Kernel]) -> list[str]:
 
 
 def main() -> int:
-    """Runs the report."""
+    """Run the report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

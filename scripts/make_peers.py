@@ -1,12 +1,12 @@
-"""Makes the environments of the peers that the benchmarks compare with: .venvs/<name>, one for each.
+"""Create the environments .venvs/<name> of the peers, the libraries that the benchmarks compare with.
 
     python3 scripts/make_peers.py [name ...] [--list]
 
-Each is made from requirements/peer-<name>.txt, which pins every package, by a Python 3.11 where there is one
-and by the running Python where there is none, and holds exactly those packages (a build of torch for GPUs
-brings more). An environment that already does is left alone. A peer that cannot be installed leaves the last
-lines of pip's output in .venvs/<name>.failed.txt, is reported in the table, and makes the exit code 1.
-Needs nothing but the standard library.
+The file requirements/peer-<name>.txt pins every package of an environment, which contains exactly these
+packages (a build of torch for GPUs adds packages). The environment uses Python 3.11 if it is installed,
+otherwise the running Python. An environment that is up to date is not changed. If a peer cannot be installed,
+the last lines of pip's output are written to .venvs/<name>.failed.txt, the table reports the peer, and the
+exit code is 1. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT_SECONDS = 1800
 
 
 def requirements_of(name: str) -> Path:
-    """The file that says what this peer needs."""
+    """The file with the requirements of this peer."""
     return ROOT / "requirements" / f"peer-{name}.txt"
 
 
@@ -44,7 +44,7 @@ def python_of(name: str) -> Path:
 
 
 def pins(text: str) -> dict[str, str]:
-    """Package -> version of lines such as "name==1.0": names normalised, local versions (+cpu) dropped."""
+    """Package -> version, from lines such as "name==1.0", with normalised names and without "+cpu"."""
     lines = (line.split("#")[0].split(";")[0].strip() for line in text.splitlines())
     pairs = (line.split("==", 1) for line in lines if "==" in line)
     return {_normal(name): version.strip().split("+")[0] for name, version in pairs}
@@ -55,7 +55,7 @@ def _normal(name: str) -> str:
 
 
 def holds(python: Path, wanted: dict[str, str]) -> bool:
-    """Whether this environment works and holds each package in the version wanted."""
+    """Whether this environment works and has each package in the required version."""
     try:
         done = _run([str(python), "-m", "pip", "freeze", "--all"], timeout=120)
     except (OSError, subprocess.TimeoutExpired):
@@ -65,12 +65,12 @@ def holds(python: Path, wanted: dict[str, str]) -> bool:
 
 
 def stamp_text(name: str) -> str:
-    """What the stamp of an environment that is up to date says: the hash of its requirements."""
+    """Content of the stamp file of an environment that is up to date: the hash of its requirements."""
     return hashlib.sha256(requirements_of(name).read_bytes()).hexdigest() + "\n"
 
 
 def ready(name: str) -> bool:
-    """Whether the environment of this peer is there and was made from the requirements as they are now."""
+    """Whether the environment of this peer exists and was created from the current requirements."""
     try:
         return python_of(name).exists() and (folder_of(name) / _STAMP).read_text() == stamp_text(name)
     except OSError:
@@ -78,7 +78,7 @@ def ready(name: str) -> bool:
 
 
 def find_python() -> str:
-    """A Python 3.11 that runs, from PATH or pyenv; else the running one."""
+    """A working Python 3.11 from PATH or pyenv; otherwise the running Python."""
     name = f"python{WANTED[0]}.{WANTED[1]}"
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = sorted(versions.glob(f"{WANTED[0]}.{WANTED[1]}*/bin/python3"), key=_patch, reverse=True)
@@ -93,7 +93,7 @@ def _patch(python: Path) -> list[int]:
 
 
 def _version(python: str) -> tuple[int, ...] | None:
-    """Major and minor number; None when it does not run (a pyenv shim of a version that is not chosen)."""
+    """Major and minor number; None if it does not run (a pyenv shim of a version that is not selected)."""
     try:
         done = _run([python, "-c", "import sys, venv; print(*sys.version_info[:2])"], timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -102,7 +102,7 @@ def _version(python: str) -> tuple[int, ...] | None:
 
 
 def make(name: str) -> str:
-    """Makes the environment of one peer. Returns "" or the last lines of what went wrong."""
+    """Create the environment of one peer. Returns "", or the last lines of the output of a failed command."""
     failed = ROOT / ".venvs" / f"{name}.failed.txt"
     if ready(name):
         failed.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def make(name: str) -> str:
 
 
 def _install(name: str, wanted: dict[str, str]) -> str:
-    """A fresh environment with the peer's packages; "" or the last lines of the output of what failed."""
+    """Create a new environment with the peer's packages. Returns as make()."""
     pip = [str(python_of(name)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     commands = [
         [find_python(), "-m", "venv", "--clear", str(folder_of(name))],
@@ -133,7 +133,7 @@ def _install(name: str, wanted: dict[str, str]) -> str:
             return str(error)
         if done.returncode:
             return "\n".join((done.stdout + done.stderr).splitlines()[-_TAIL_LINES:])
-    return "" if holds(python_of(name), wanted) else "pip installed other versions than those that are pinned"
+    return "" if holds(python_of(name), wanted) else "pip installed other versions than the pinned versions"
 
 
 def _run(command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
@@ -160,8 +160,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", nargs="*", help=f"which peers: {', '.join(PEERS)}; all of them by default")
-    parser.add_argument("--list", action="store_true", help="only say which are there")
+    parser.add_argument("name", nargs="*", help=f"names of peers: {', '.join(PEERS)}; default: all")
+    parser.add_argument("--list", action="store_true", help="only list the peers and their state")
     options = parser.parse_args()
     unknown = [name for name in options.name if name not in PEERS]
     if unknown:

@@ -1,8 +1,10 @@
-"""Makes docs/rules/ from the docstrings of the rules and from what was measured of them.
+"""Make docs/rules/ from the docstrings of the rules and from the measurements of the rules.
 
---check only fails when a page is not fresh. tests/faults/training/measured.py writes the measurements.
+    python scripts/make_rule_docs.py            write the pages
+    python scripts/make_rule_docs.py --check    fail if a page is not up to date; write nothing
 
-running.md, false-alarms.md and related.md, written by hand, and proofs.md, made by the tests, are left alone.
+tests/faults/training/measured.py writes the measurements. The pages running.md, false-alarms.md and
+related.md are written by hand, and the tests write proofs.md. This script does not change these pages.
 """
 
 from __future__ import annotations
@@ -24,32 +26,28 @@ OTHERS = (BY_HAND, "false-alarms.md", "proofs.md", "related.md")
 
 
 def measured_section(code: str, results: dict[str, Any]) -> str:
-    """The last section of a rule's page: in how many runs of the campaigns it fired."""
+    """The last section of a rule's page: the number of runs in which the rule fired."""
     one = results["rules"].get(code)
     if one is None:
         return f"\n## Measured\n\nThe rule is newer than the last measurement (commit {results['commit']}).\n"
-    parts = []
+    rows = []
     if one["own"][1]:
-        parts.append(
-            f"in {_of(one['own'])} runs with a fault that it should find ({', '.join(one['causes'])})"
-        )
+        rows.append((f"with a fault that the rule should find ({', '.join(one['causes'])})", one["own"]))
     if one["by_product"][1]:
-        parts.append(
-            f"in {_of(one['by_product'])} runs with a fault that can cause a fault that it should find"
-        )
-    parts.append(f"in {_of(one['other'])} runs with another fault")
-    parts.append(f"in {_of(one['healthy'])} healthy trainings")
-    text = f"Fired {', '.join(parts[:-1])}, and {parts[-1]}."
-    if not one["own"][1]:
-        text = f"The set has no fault that this rule should find. {text}"
+        rows.append(("with a fault that can cause a fault that the rule should find", one["by_product"]))
+    rows += [("with another fault", one["other"]), ("without a fault (healthy trainings)", one["healthy"])]
     method = (
-        "The measurement uses a set of trainings: the parts `held_out` and `healthy` of `python -m "
-        f"tests.faults.training`, with everything captured that all rules need (commit {results['commit']}). "
-        "The faults in the set and the rules have the same authors. [diagnose.md](../diagnose.md) has the "
-        "result of the diagnosis on the set."
+        "The rule was measured on a set of trainings: the parts `held_out` and `healthy` of `python -m "
+        f"tests.faults.training` (commit {results['commit']}). The hook captured all tensors that any rule "
+        "needs. The faults in the set and the rules have the same authors. [diagnose.md](../diagnose.md) has "
+        "the result of the diagnosis on the set."
     )
-    wrapped = "\n\n".join(textwrap.fill(each, 120, break_on_hyphens=False) for each in (method, text))
-    return f"\n## Measured\n\n{wrapped}\n"
+    if not one["own"][1]:
+        method += " The set has no fault that this rule should find."
+    table = ["| runs | the rule fired in |", "|---|---|"]
+    table += [f"| {runs} | {_of(counts)} |" for runs, counts in rows]
+    text = textwrap.fill(method, 120, break_on_hyphens=False)
+    return "\n## Measured\n\n" + text + "\n\n" + "\n".join(table) + "\n"
 
 
 def _of(counts: list[int]) -> str:
@@ -83,7 +81,7 @@ def main() -> int:
     if "--check" in sys.argv:
         stale = sorted(name for name in {*wanted, *there} if wanted.get(name) != there.get(name))
         print(
-            f"docs/rules is not fresh ({', '.join(stale)}); run: python scripts/make_rule_docs.py",
+            f"docs/rules is not up to date ({', '.join(stale)}); run: python scripts/make_rule_docs.py",
             file=sys.stderr,
         )
         return 1

@@ -1,15 +1,15 @@
-"""Builds manylinux wheels of tdcore, one for each Python 3.10 to 3.13 on this machine, and tries each.
+"""Build manylinux wheels of tdcore, one for each Python 3.10 to 3.13 on this machine, and test them.
 
     python scripts/make_wheels.py [--python PYTHON ...] [--out dist/wheels]
 
-The sources go through an sdist, so that a wheel holds what the sdist holds and nothing that an earlier build
-has left. auditwheel gives each wheel the manylinux tag that its symbols allow. The tag follows from compiler
-and C library of this machine: wheels for older systems are built on an older system. Each wheel is installed
-in an empty environment without a compiler on PATH, and `tdcore doctor` captures and reads there.
+The wheels are built from an sdist, so that they contain no files of earlier builds. auditwheel gives each
+wheel the manylinux tag that its symbols allow. The tag depends on the compiler and the C library of this
+machine: to build wheels for older systems, use an older system. Each wheel is installed in an empty
+environment without a compiler in PATH, where `tdcore doctor` captures and reads tensors.
 
-Interpreters are looked for in PATH and among pyenv's versions; --python names others instead. Builds are
-kept in build/wheels, so that the next run compiles only what changed. Needs a C++20 compiler and the network
-for pip. Exit code 1 when a wheel failed.
+Interpreters are searched in PATH and among pyenv's versions; --python replaces this search. Builds are kept
+in build/wheels, so that the next run compiles only changed files. Needs a C++20 compiler, and the network for
+pip. The exit code is 1 if a wheel failed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _TIMEOUT_SECONDS = 3600
 _PROBE = "import tdcore, tdcore._core, tdcore.rules, tdcore.cli, sys; print(tdcore.__version__)"
 
 
-class Failed(Exception):  # noqa: N818 -- reads as what happened
-    """A command failed: the last lines of its output."""
+class Failed(Exception):  # noqa: N818 -- raised as `raise Failed(...)`
+    """A command failed. The message has the last lines of its output."""
 
 
 def find_pythons() -> list[str]:
-    """For each version the running Python, or one of PATH, or pyenv's newest, whichever works first."""
+    """For each version, the first that works of: the running Python, one in PATH, pyenv's newest."""
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = []
     for major, minor in VERSIONS:
@@ -61,7 +61,7 @@ def _numbers(python: Path) -> list[int]:
 
 
 def version_of(python: str) -> tuple[int, ...] | None:
-    """Major and minor number; None when it does not run or cannot make environments."""
+    """Major and minor number; None if the Python does not run or cannot create environments."""
     try:
         printed = run([python, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2])"])
     except Failed:
@@ -70,7 +70,7 @@ def version_of(python: str) -> tuple[int, ...] | None:
 
 
 def make_sdist(python: str) -> Path:
-    """Makes the sdist and unpacks it at a place that stays the same. Returns the folder."""
+    """Make the sdist and unpack it in a fixed folder. Returns the folder."""
     tools = environment(python, "tools", TOOLS)
     packed = BUILD / "sdist"
     shutil.rmtree(packed, ignore_errors=True)
@@ -84,12 +84,12 @@ def make_sdist(python: str) -> Path:
         else:
             files.extractall(packed)
     (unpacked,) = (each for each in packed.iterdir() if each.is_dir())
-    unpacked.rename(source)  # file times are those of the repository: only what changed is compiled again
+    unpacked.rename(source)  # keep file times: only changed files are compiled again
     return source
 
 
 def make_wheel(python: str, source: Path, out: Path) -> Path:
-    """Builds, repairs and tries the wheel of one interpreter. Returns the wheel. Raises Failed."""
+    """Build, repair and test the wheel of one interpreter. Returns the wheel. Raises Failed."""
     tag = tag_of(python)
     tools = environment(python, f"tools-{tag}", TOOLS)
     raw, repaired = BUILD / f"raw-{tag}", BUILD / f"repaired-{tag}"
@@ -111,7 +111,7 @@ def make_wheel(python: str, source: Path, out: Path) -> Path:
 
 
 def try_wheel(python: str, wheel: Path) -> None:
-    """Installs the wheel in an empty environment, where no compiler is, and captures there. Raises Failed."""
+    """Install the wheel in an empty environment without a compiler, and capture there. Raises Failed."""
     place = BUILD / f"try-{tag_of(python)}"
     run([python, "-m", "venv", "--clear", place])
     fresh = place / "bin" / "python"
@@ -134,7 +134,7 @@ def environment(python: str, name: str, packages: Iterable[str]) -> Path:
 
 
 def tag_of(python: str) -> str:
-    """As in a wheel's name: cp311."""
+    """Tag of the interpreter, as in the name of a wheel: cp311."""
     return "cp" + "".join(map(str, version_of(python) or ()))
 
 
@@ -150,7 +150,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """What the command printed. Raises Failed."""
+    """Run a command and return its output. Raises Failed."""
     own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     own |= {} if path is None else {"PATH": path}
     words = [str(word) for word in command]
@@ -177,7 +177,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--python", action="append", metavar="PYTHON", help="an interpreter; repeat for more")
+    parser.add_argument(
+        "--python", action="append", metavar="PYTHON", help="an interpreter; repeat the option for several"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "wheels", help="folder of the wheels")
     options = parser.parse_args()
     pythons = options.python or find_pythons()
@@ -186,7 +188,8 @@ def main() -> int:
             parser.error(f"{python} is not a working Python 3.10 to 3.13 with venv")
     if not pythons:
         parser.error(
-            "no Python 3.10 to 3.13 was found in PATH or among pyenv's versions; name one by --python"
+            "no Python 3.10 to 3.13 was found in PATH or among pyenv's versions; name an interpreter with "
+            "--python"
         )
     bad = False
     try:
@@ -197,7 +200,7 @@ def main() -> int:
     for python in pythons:
         try:
             wheel = make_wheel(python, source, options.out)
-        except Failed as error:  # noqa: PERF203 -- the next one may work
+        except Failed as error:  # noqa: PERF203 -- the next wheel may work
             bad = True
             print(f"{tag_of(python)}  failed  {error}", flush=True)
         else:

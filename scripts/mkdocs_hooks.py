@@ -1,8 +1,8 @@
 """Hooks of the documentation site (mkdocs.yml): the page of the command line, and links to other files.
 
-reference/cli.md is made from the commands at each build, so it is never out of date. A link from a page to a
-file outside docs/, such as a result of a benchmark, is replaced by the path of the file; an image is copied
-into the site.
+reference/cli.md is generated from the commands at each build, so it is always up to date. A link from a page
+to a file outside docs/, such as a result of a benchmark, is replaced by the path of the file; an image is
+copied into the site.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARKUP = re.compile(r"\[/?[a-z]*\]")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the page of the command line and the images that pages take from outside docs/."""
+    """Add the page of the command line, and the images of pages that are outside docs/."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, CLI_PAGE, content=cli_page()))
@@ -35,7 +35,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replaces links to files outside docs/, and names the modules of the classes that it documents."""
+    """Replace links to files outside docs/, and write full names of the documented classes."""
 
     def replaced(match: re.Match[str]) -> str:
         outside = _outside(page.file.src_uri, match["target"])
@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"`{outside}`" if text in outside else f"{match['text']} (`{outside}`)"
 
     text = _DOCUMENTED.sub(lambda match: f"::: {defined_at(match[1])}", _LINK.sub(replaced, markdown))
-    # Rules write C[l][p], which is a reference to a link in Markdown.
+    # The text C[l][p] on pages of rules would be a reference link in Markdown.
     return text.replace("][", r"]\[") if page.file.src_uri.startswith("rules/TDC") else text
 
 
@@ -72,7 +72,7 @@ def cli_page() -> str:
 def defined_at(name: str) -> str:
     """Full name of the definition of a public name that a module imports under a condition.
 
-    Without it the site would describe the class that takes the place of Hook under TDCORE_DISABLED.
+    Without this, the site would describe the class that replaces Hook under TDCORE_DISABLED.
     """
     module, _, attribute = name.rpartition(".")
     found = getattr(importlib.import_module(module), attribute)
@@ -99,9 +99,7 @@ def _help(text: str) -> list[str]:
     before, *examples = re.split(r"^Examples?:", text, maxsplit=1, flags=re.MULTILINE)
     lines = [before.strip(), ""]
     if examples:
-        joined = re.sub(
-            r"(?<=\S)\n(?! *\n) *(?=\S)", " ", examples[0]
-        )  # a blank line is between two examples
+        joined = re.sub(r"(?<=\S)\n(?! *\n) *(?=\S)", " ", examples[0])  # a blank line separates two examples
         commands = [line.strip() for line in joined.splitlines() if line.strip()]
         lines += ["```sh", *(re.sub(r"(?<=\S) {2,}(?=\S)", "  # ", line) for line in commands), "```", ""]
     return lines

@@ -1,4 +1,4 @@
-"""Starts the workers in turn, collects their rows, shows and saves them."""
+"""Start the workers in turn, collect their rows, print and save them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.environment import ROOT, add_out, save
 from benchmarks.gpu.plan import COLLECTIONS, WORKLOADS
 from benchmarks.gpu.report import show
 
-_LEAST_SECONDS = 15.0  # a worker of less would end before its first row
+_LEAST_SECONDS = 15.0  # with less time, a worker would end before its first row
 
 
 def options() -> argparse.Namespace:
@@ -27,22 +27,29 @@ def options() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(WORKLOADS), default=measured)
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
     parser.add_argument("--device", choices=["cuda", "simulated"], default="cuda")
-    parser.add_argument("--pairs", type=int, default=3, help="pairs of blocks of a cell")
+    parser.add_argument("--pairs", type=int, default=3, help="number of pairs of blocks of a cell")
     parser.add_argument(
-        "--ring-bytes", type=int, default=1 << 31, help="of host memory; holds a block's saves"
+        "--ring-bytes",
+        type=int,
+        default=1 << 31,
+        help="size of the ring in host memory; must hold the saved tensors of a block",
     )
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each worker")
-    parser.add_argument("--seconds", type=float, help="for all of it: no worker starts or goes on after them")
-    parser.add_argument("--quick", action="store_true", help="interval 10 alone")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="seconds for the whole benchmark: no worker starts or continues after this time",
+    )
+    parser.add_argument("--quick", action="store_true", help="measure only interval 10")
     add_out(parser)
     return parser.parse_args()
 
 
 def run() -> None:
-    """All of it. Exits with 1 when a worker failed; what the others found is saved."""
+    """Run the benchmark. Exits with 1 if a worker failed; the results of the other workers are saved."""
     chosen = options()
     if chosen.device == "cuda" and not _cuda():
-        sys.exit("torch sees no CUDA device here; --device simulated shows that the benchmark works")
+        sys.exit("torch found no CUDA device; use --device simulated to check that the benchmark works")
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     path = None
@@ -77,7 +84,7 @@ def _document(
 def _work(
     chosen: argparse.Namespace, model: str, mode: str, seconds: float
 ) -> tuple[list[dict[str, Any]], str]:
-    """Rows of one worker, and why it ended early."""
+    """Rows of one worker, and the reason if the worker ended early."""
     if seconds < _LEAST_SECONDS:
         return [], "no time was left for it"
     job = {

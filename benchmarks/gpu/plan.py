@@ -1,4 +1,4 @@
-"""What is measured: workloads of a GPU's size, and for each the tools, collections and intervals."""
+"""Plan of the measurements: workloads for a GPU, and the tools, collections and intervals of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.models import Gpt, ResNet50
 
-LEAD_IN = 2  # steps before a block that do not count
+LEAD_IN = 2  # number of steps before a block that are not counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ INCLUDED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One tool at one interval: `pairs` pairs of a block with saving and one without, `block` steps each."""
+    """One tool at one interval: `pairs` pairs of blocks, with and without saving, of `block` steps each."""
 
     tool: str
     collection: str
@@ -79,12 +79,12 @@ class Cell:
 
     @property
     def saves(self) -> int:
-        """Saved steps of a block."""
+        """Number of saved steps of a block."""
         return self.block // self.interval
 
     @property
     def values(self) -> bool:
-        """Whether values are saved, and not statistics alone."""
+        """Whether values are saved, and not only statistics."""
         return not self.collection.endswith("statistics")
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Cell:
 
 
 def cells(mode: str, pairs: int, quick: bool) -> list[Cell]:
-    """What is measured of one model. A compiled model shows no activations: its parameters are saved."""
+    """The cells of one model. A compiled model has no visible activations, so its parameters are saved."""
     everything, statistics = (
         ("parameters", "parameter statistics") if mode == "compiled" else ("all", "statistics")
     )

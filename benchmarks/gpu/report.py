@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """One line for each cell, models apart."""
+    """Print one line for each cell, in one table per model."""
     table = Table(
         "what",
         "at every",
@@ -20,8 +20,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         "step ms",
         "not kept",
         title="Trainings on a GPU",
-        caption="medians and 95 % bootstrap intervals over pairs of blocks; stall: device's work included; "
-        "in the hook: host time of the training's threads. By hand nothing is written.",
+        caption="Medians and 95 % bootstrap intervals over pairs of blocks. Stall includes the work of the "
+        "device. In the hook: host time of the training threads. The tools by hand write nothing to disk.",
     )
     group = ""
     for row in rows:
@@ -42,7 +42,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             str(dropped),
         )
     console = Console()
-    console.width = max(console.width, 150)  # numbers are not cut
+    console.width = max(console.width, 150)  # numbers must not be cut
     console.print(table)
 
 

@@ -1,9 +1,8 @@
 """The tools that are measured on a GPU: tdcore, and hand-written hooks.
 
-Hand-written hooks clone activations and copy them to the host one after another; nothing is written to a
-disk. `cpu` waits for each copy. `non_blocking` enqueues all copies into memory that is not pinned before, the
-result of `tensor.to("cpu", non_blocking=True)`, and waits once at the end of the step, before the values may
-be read.
+Hand-written hooks clone activations and copy them to the host one after another, and write nothing to disk.
+`cpu` waits for each copy. `non_blocking` enqueues all copies by `tensor.to("cpu", non_blocking=True)`, into
+memory that was not pinned before, and waits once at the end of the step, before the values may be read.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Tdcore(Tool):
-    """A hook whose device ring holds the saved steps of a block, so that the disk's speed is not measured."""
+    """A hook whose device ring can store all saved steps of a block, so that the disk has no effect."""
 
     def __init__(self, job: Job, cell: Cell, setting: Setting) -> None:
         super().__init__(job)
@@ -53,11 +52,11 @@ class Tdcore(Tool):
         self._hook.register_loss(job.criterion)
 
     def host_seconds(self) -> float:
-        """Time of the training's threads inside the hook, so far."""
+        """Time of the training threads inside the hook so far."""
         return self._hook.time_spent().total_seconds()
 
     def settle(self) -> None:
-        """Waits until the flusher has everything, off the clock."""
+        """Wait until the flusher has all records. This time is not measured."""
         session = self._hook._session
         assert session is not None
         end = time.monotonic() + _PATIENCE_SECONDS
@@ -65,7 +64,7 @@ class Tdcore(Tool):
             time.sleep(0.01)
 
     def close(self) -> dict[str, Any]:
-        """What the counters and the device's report say."""
+        """Close the hook, and return its counters and the report of the device."""
         reports = self._hook._ring.device_reports()
         left = self._hook.close()
         counters = self._hook.counters()
@@ -80,14 +79,14 @@ class Tdcore(Tool):
 
 
 class ToHost(Collecting):
-    """Copies by hand."""
+    """Copies the tensors to the host by hand."""
 
     def __init__(self, job: Job, *, non_blocking: bool) -> None:
         super().__init__(job)
         self._non_blocking = non_blocking
 
     def record(self, step: int, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """All of a step."""
+        """Copy all tensors of a step."""
         copies = [tensor.to("cpu", non_blocking=self._non_blocking) for _, tensor in tensors]
         if self._non_blocking and torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()
@@ -96,7 +95,7 @@ class ToHost(Collecting):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What tools are attached to. simulated: tensors of host memory stand for the device's."""
+    """The training to which tools are attached. simulated: host memory replaces the memory of a device."""
 
     model: nn.Module
     criterion: nn.Module

@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.worker '{"model": "resnet50", "mode": "eager", "device": "cuda", ...}' FOLDER
 
-A block's time runs from one synchronisation to another, so the work of the device is in it, and copies may
-overlap with the steps that follow, as they do in a training. Prints a line ROW {json} for each cell.
+The time of a block is measured from one synchronisation to another, so it includes the work of the device.
+Copies may overlap with the following steps, as in a training. The worker prints a line ROW {json} for each
+cell.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _BATCHES = 4
 
 
 class Whole(nn.Module):
-    """What the hook is registered on: compiled or not, its own call stays Python."""
+    """The module on which the hook is registered. Its own call is not compiled, even if the model is."""
 
     def __init__(self, inner: nn.Module, compiled: bool) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class Training:
         self.batches = [tuple(part.to(place) for part in work.make_batch(generator)) for _ in range(_BATCHES)]
 
     def step(self, number: int, tool: Tool | None) -> None:
-        """Trains on the next batch."""
+        """Train on the next batch."""
         data, target = self.batches[number % len(self.batches)]
         if tool is not None:
             tool.step_begins(number)
@@ -68,7 +69,7 @@ class Training:
             tool.step_ends(number)
 
     def block(self, start: int, steps: int, tool: Tool) -> float:
-        """Seconds of some steps, after a lead-in that does not count."""
+        """Seconds of some steps, after lead-in steps that are not counted."""
         for number in range(start - LEAD_IN, start):
             self.step(number, tool)
         self.synchronize()
@@ -79,12 +80,12 @@ class Training:
         return time.perf_counter() - begun
 
     def synchronize(self) -> None:
-        """Waits for the device."""
+        """Wait for the device."""
         if self.on_cuda:
             torch.cuda.synchronize()
 
     def bytes_of(self, collection: str) -> int:
-        """Bytes of a collection at one step."""
+        """Number of bytes of a collection at one step."""
         collector = Collector(
             self.model, self.criterion, "all" if collection in ("all", "statistics") else "parameters"
         )
@@ -101,7 +102,8 @@ class Training:
 def schedule(group: list[Cell]) -> tuple[list[tuple[Cell, bool, int]], list[int]]:
     """(cell, saving, first step) of all blocks in order, and all steps that are saved.
 
-    Every other pair has the block without saving first. The first saved step, which sets up, is in no block.
+    In every other pair, the block without saving is first. The first saved step, which includes the set-up,
+    is in no block.
     """
     blocks, saved, step = [], [0], 2 + LEAD_IN
     for cell in group:
@@ -114,11 +116,11 @@ def schedule(group: list[Cell]) -> tuple[list[tuple[Cell, bool, int]], list[int]
 
 
 def measure(training: Training, setting: Setting, group: list[Cell]) -> list[dict[str, Any]]:
-    """Rows of cells that differ in their interval alone: one tool serves them all."""
+    """Rows of cells that differ only in their interval. All these cells use one tool."""
     blocks, saved = schedule(group)
     sizes = training.bytes_of(group[0].collection)
     tool = make_tool(setting, group[0], saved)
-    for number in range(2):  # the first is saved
+    for number in range(2):  # the first step is saved
         training.step(number, tool)
     seconds: dict[tuple[int, bool], list[float]] = {}
     inside: dict[int, list[float]] = {}

@@ -1,10 +1,11 @@
-// gpu.cpp: the GPU benchmark: kernels, copies to the host, commits, cost of a call. Prints JSON.
+// gpu.cpp: the GPU benchmark: kernels, copies to the host, commits, cost of a capture call. Prints JSON.
 //
 //     gpu [--device cuda:0|host|early] [--parts check,kernels,dma,soak,calls] [--quick] [--records N]
 //
-// --device host runs all of it on the simulated device: that shows that it works and is not a measurement.
-// Ends with 1 when a result was wrong (an early commit is counted, not wrong), 2 when the device cannot be
-// used. docs/benchmarks.md says how to read it. Threads: one, and the consumers that parts start.
+// --device host runs all parts on the simulated device. This shows that the benchmark works; it is not a
+// measurement. Exit codes: 1 if a result is wrong (early commits are counted, and are not wrong), 2 if the
+// device cannot be used. docs/benchmarks.md explains the output. Threads: one, and the consumers that parts
+// start.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -1,8 +1,8 @@
-// gpu_calls.cpp: what one capture call costs the calling thread on the host, through rings and all.
+// gpu_calls.cpp: cost of one capture call for the calling thread on the host.
 //
-// Time from call to return, while the device keeps up and a consumer empties the rings: between calls the
-// caller waits until nothing is in flight. So it is planning, writing of headers, and enqueuing; never the
-// device's own work.
+// Measures the time from call to return, while a consumer empties the rings. Between calls, the caller waits
+// until no record is in flight. So the time includes planning, writing of headers, and enqueuing, but not the
+// work of the device.
 // Threads: the caller, and the consumer.
 #include <atomic>
 #include <chrono>
@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Takes all records and gives their room back, until it is told to stop.
+/// Consumes all records and releases their room, until it is stopped.
 class Drain {
  public:
   explicit Drain(const std::vector<std::shared_ptr<RingMemory>>& lanes) : consumer_(lanes) {
@@ -52,7 +52,8 @@ class Drain {
 void wait_until_idle(const DeviceCapture& capture) {
   const auto begun = Clock::now();
   while (capture.busy()) {
-    if (Clock::now() - begun > std::chrono::seconds(60)) throw std::runtime_error("a capture does not end");
+    if (Clock::now() - begun > std::chrono::seconds(60))
+      throw std::runtime_error("a capture did not end within 60 s");
     std::this_thread::yield();
   }
 }
@@ -66,8 +67,9 @@ double microseconds(DeviceCapture& capture, const std::vector<TensorRequest>& re
     const auto begun = Clock::now();
     const CaptureResult result = capture.capture(requests, StepContext{i, i, 1, 0}, stream);
     const std::chrono::duration<double, std::micro> taken = Clock::now() - begun;
-    if (result.not_kept != 0) throw std::runtime_error("a capture kept not all: " + capture.report().error);
-    if (i >= calls / 4) times.push_back(taken.count());  // the first ones warm it up
+    if (result.not_kept != 0)
+      throw std::runtime_error("a capture dropped tensors: " + capture.report().error);
+    if (i >= calls / 4) times.push_back(taken.count());  // the first calls are a warm-up
   }
   return median(times);
 }

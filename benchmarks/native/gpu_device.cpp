@@ -1,4 +1,4 @@
-// gpu_device.cpp: opening, waiting, copying and timing.
+// gpu_device.cpp: functions to open a device, wait, copy and measure time.
 #include "gpu_device.hpp"
 
 #include <dlfcn.h>
@@ -25,7 +25,7 @@ double now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-/// One piece of pinned memory and one event, made once for each device: neither can be given back.
+/// Pinned memory and an event, created once for each device, because a device cannot release them.
 struct Stage {
   void* memory = nullptr;
   EventHandle event = 0;
@@ -66,13 +66,13 @@ std::unique_ptr<Device> open_device(const std::string& name) {
 }
 
 void check(Device& device, bool ok, const char* what) {
-  if (!ok) throw std::runtime_error(std::string(what) + " was refused: " + device.first_error());
+  if (!ok) throw std::runtime_error(std::string(what) + " failed: " + device.first_error());
 }
 
 void* device_memory(Device& device, std::uint64_t bytes) {
   void* memory = device.allocate(bytes);
   if (memory == nullptr) {
-    throw std::runtime_error("no " + std::to_string(bytes) + " bytes of device memory");
+    throw std::runtime_error("cannot allocate " + std::to_string(bytes) + " bytes of device memory");
   }
   return memory;
 }
@@ -80,7 +80,7 @@ void* device_memory(Device& device, std::uint64_t bytes) {
 void* pinned_memory(Device& device, std::uint64_t bytes) {
   void* memory = device.allocate_host(bytes);
   if (memory == nullptr) {
-    throw std::runtime_error("no " + std::to_string(bytes) + " bytes of pinned memory");
+    throw std::runtime_error("cannot allocate " + std::to_string(bytes) + " bytes of pinned memory");
   }
   return memory;
 }
@@ -88,7 +88,7 @@ void* pinned_memory(Device& device, std::uint64_t bytes) {
 void* pinned_mapping(Device& device, std::uint64_t bytes) {
   const int descriptor = memfd_create("tdcore-bench", MFD_CLOEXEC);
   if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    throw std::runtime_error("no memory file of " + std::to_string(bytes) + " bytes");
+    throw std::runtime_error("cannot create a memory file of " + std::to_string(bytes) + " bytes");
   }
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
   close(descriptor);

@@ -1,5 +1,5 @@
-// gpu_dma.cpp: copies to the host: records with their commit words into a pinned memory file, as into a ring,
-// against plain copies of the same sizes into memory that CUDA allocated.
+// gpu_dma.cpp: copies to the host. Records with their commit words are copied into a pinned memory file, as
+// into a ring, and compared with plain copies of the same sizes into memory that CUDA allocated.
 #include <cstdio>
 
 #include "gpu_device.hpp"

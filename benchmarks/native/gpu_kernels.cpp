@@ -1,8 +1,9 @@
-// gpu_kernels.cpp: the kernels against the CPU path, and their speed against a copy within the device.
+// gpu_kernels.cpp: compares the kernels with the CPU path, and their speed with a copy within the device.
 //
-// Speed: bytes of the tensors per second, the time of a launch being that of many in a row between two waits.
-// A copy reads and writes each byte, so "traffic" counts pack and copy twice; statistics only read. Before
-// each round of a kernel the copy of as many bytes is timed: a slow phase of the machine meets both.
+// Speed is in bytes of the tensors per second. The time of a launch is the mean of many launches between two
+// waits. A copy reads and writes each byte, so "traffic" counts the bytes of pack and copy twice; statistics
+// only read. Before each round of a kernel, a copy of the same number of bytes is timed, so that a slow phase
+// of the machine affects both.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,7 +19,7 @@ bool near(double got, double expected, double slack) {
   return (std::isnan(got) && std::isnan(expected)) || got == expected || std::fabs(got - expected) <= slack;
 }
 
-/// Counts, extremes and histogram must be the same; means and sums within rounding.
+/// Counts, extremes and histogram must be equal; means and sums must agree within rounding.
 bool same_statistics(const TensorStats& got, const TensorStats& expected) {
   const auto bits = [](double value) { return std::isnan(value) ? 0 : value; };
   const double n = static_cast<double>(finite_count(expected));
@@ -34,13 +35,13 @@ bool same_statistics(const TensorStats& got, const TensorStats& expected) {
          near(got.m2, expected.m2, 1e-5 * expected.m2 + 1e-9 * expected.square_sum);
 }
 
-/// Tensors whose statistics or packed bytes are not those of the CPU path.
+/// Number of tensors whose statistics or packed bytes differ from those of the CPU path.
 std::uint64_t differing(Device& device, StreamHandle stream, Pool& pool, const List& list,
                         TensorStats* results) {
   pool.reset();
   const Placed placed(device, stream, pool, list, results);
   std::uint64_t different = 0;
-  for (int round = 0; round < 2; ++round) {  // the second finds the counters as the first has left them
+  for (int round = 0; round < 2; ++round) {  // the second round uses the counters of the first
     std::memset(results, 0xA5, list.tensors.size() * sizeof(TensorStats));
     check(device, device.launch(stream, Kernel::kStats, placed.stats()), "the statistics kernel");
     check(device, device.launch(stream, Kernel::kPack, placed.pack()), "the pack kernel");
@@ -55,7 +56,8 @@ std::uint64_t differing(Device& device, StreamHandle stream, Pool& pool, const L
       if (!got.empty()) download(device, stream, got.data(), placed.packed(i), got.size());
       const bool equal = got == expected && same_statistics(results[i], reduce(view));
       if (!equal) {
-        std::fprintf(stderr, "%s, tensor %zu, round %d: not as on the CPU\n", list.name.c_str(), i, round);
+        std::fprintf(stderr, "%s, tensor %zu, round %d: differs from the CPU path\n", list.name.c_str(), i,
+                     round);
         ++different;
       }
     }
@@ -63,7 +65,7 @@ std::uint64_t differing(Device& device, StreamHandle stream, Pool& pool, const L
   return different;
 }
 
-/// Ragged sizes of one dtype, and strided views.
+/// Tensors of one dtype with irregular sizes, and strided views.
 List ragged(const List& one) {
   const Dtype dtype = one.tensors[0].dtype;
   List list{one.name + ", ragged", {}};

@@ -18,13 +18,13 @@ std::uint64_t storage_bytes(const Shape& shape) {
   return shape.storage_elements() * dtype_bytes(shape.dtype);
 }
 
-/// Random bits, which hold all special values of small types; of wide floats a mixture of ordinary numbers
-/// and bits. Booleans are 0 or 1.
+/// Fills with random bits, which include all special values of small types. Wide floats are a mixture of
+/// ordinary numbers and random bits. Booleans are 0 or 1.
 void fill(std::vector<std::byte>& bytes, Dtype dtype, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (std::size_t at = 0; at < bytes.size(); at += 8) {
     std::uint64_t word = random();
-    if (dtype == Dtype::kF32 && word % 8 != 0) {  // two floats of -2 .. 2
+    if (dtype == Dtype::kF32 && word % 8 != 0) {  // two floats from -2 to 2
       const float pair[] = {static_cast<float>(static_cast<std::int32_t>(word)) * 0x1p-30F,
                             static_cast<float>(static_cast<std::int32_t>(word >> 32)) * 0x1p-30F};
       std::memcpy(&word, pair, sizeof word);
@@ -38,7 +38,7 @@ void fill(std::vector<std::byte>& bytes, Dtype dtype, std::uint64_t seed) {
   }
 }
 
-/// Dimensions of extent 1 left out, neighbours that follow each other in memory joined.
+/// The layout without dimensions of extent 1, and with adjacent contiguous dimensions merged.
 device::ItemLayout layout_of(const Shape& shape) {
   device::ItemLayout layout{};
   for (std::size_t i = 0; i < shape.extents.size(); ++i) {

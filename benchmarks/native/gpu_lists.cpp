@@ -1,4 +1,4 @@
-// gpu_lists.cpp: the lists of tensors that are measured.
+// gpu_lists.cpp: the measured lists of tensors.
 #include <algorithm>
 #include <numeric>
 
@@ -39,7 +39,7 @@ List resnet50() {
   return list;
 }
 
-/// Radford et al., GPT-2, 2019, the small one: 12 layers of 768.
+/// Radford et al., GPT-2, 2019, the smallest model: 12 layers of width 768.
 List transformer() {
   List list{"transformer, 12 layers of 768, weights and gradients", {}};
   constexpr std::int64_t kWidth = 768;

@@ -1,11 +1,11 @@
-// gpu_soak.cpp: does a commit ever come before the bytes it is for? Asked many times, on every commit mode.
+// gpu_soak.cpp: tests many times, in every commit mode, whether a commit word is visible before its bytes.
 //
-// Each record is made as a real one: packed on one stream, an event, copied on another into a pinned
-// memory file, then its word. A second thread polls the word as a consumer does, and at the moment it sees it
-// compares the last bytes first, then all. Records are ranges of one random pattern, so what an earlier
-// record left in the slot is different. Bytes that were wrong at the first look and right within a second are
-// an early commit; those that stay wrong are corrupt. Threads: the producer enqueues, the consumer looks;
-// `seen` and the words are all they share.
+// Each record is written as in a capture: it is packed on one stream, an event follows, another stream copies
+// the bytes into a pinned memory file, and then the commit word is written. A second thread polls the word,
+// like a consumer. When the word has arrived, this thread compares the last bytes first, and then all bytes.
+// Records are ranges of one random pattern, so they differ from the earlier record in the slot. Bytes that
+// were wrong at the first comparison and correct within a second are an early commit; bytes that stay wrong
+// are corrupt. Threads: a producer enqueues, and a consumer compares; they share only `seen` and the words.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kSlots = 16;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kPatternBytes = std::uint64_t{32} << 20;
-constexpr auto kPatience = std::chrono::seconds(60);  // without a record: the device is stuck
+constexpr auto kPatience =
+    std::chrono::seconds(60);  // time without a record after which the device counts as stuck
 
 struct Found {
   std::uint64_t records = 0, bytes = 0, early = 0, corrupt = 0;
@@ -35,12 +36,12 @@ struct Found {
   double seconds = 0;
 };
 
-/// What one commit mode is asked with: the producer's and the consumer's half of record k.
+/// Producer and consumer of records in one commit mode; k is the number of a record.
 struct Way {
   virtual ~Way() = default;
   virtual void produce(std::uint64_t k) = 0;
   virtual bool committed(std::uint64_t k) = 0;
-  virtual bool whole(std::uint64_t k) = 0;  // last bytes first
+  virtual bool whole(std::uint64_t k) = 0;  // compares the last bytes first
   virtual std::uint64_t bytes(std::uint64_t k) const = 0;
 };
 
@@ -91,7 +92,7 @@ Found soak(Way& way, std::uint64_t records) {
   return found;
 }
 
-/// Random size (even on a logarithmic scale: as many small as large) and place in the pattern, by record.
+/// Random size (uniform on a logarithmic scale) and offset in the pattern, for each record.
 struct Piece {
   std::uint64_t offset, bytes;
 };
@@ -107,8 +108,8 @@ std::vector<Piece> pieces(std::uint64_t records, std::uint64_t seed) {
   return all;
 }
 
-/// Whether bytes that may be arriving are there. Each is read once: memcmp() reads what differs again, to say
-/// which is greater, and finds them equal when they have arrived in between, whatever comes behind them.
+/// Whether bytes that may still be arriving are correct. Each byte is read only once. memcmp() is not used:
+/// it reads different bytes again, to compare them, and returns 0 if they have arrived in between.
 bool have_arrived(const std::byte* got, const std::byte* expected, std::uint64_t bytes) {
   constexpr std::uint64_t kWord = sizeof(std::uint64_t);
   std::uint64_t at = 0;
@@ -123,7 +124,7 @@ bool have_arrived(const std::byte* got, const std::byte* expected, std::uint64_t
   return true;
 }
 
-/// The random pattern on both sides.
+/// The random pattern on the host and on the device.
 struct Pattern {
   std::vector<std::byte> host;
   std::byte* device_side;
@@ -139,7 +140,7 @@ struct Pattern {
   }
 };
 
-/// One record into one slot: its word, then its bytes.
+/// Copies of records. A slot has the commit word of its record, then the bytes.
 class Payloads final : public Way {
  public:
   Payloads(Device& device, CommitMode commit_mode, const Pattern& pattern, std::uint64_t records,
@@ -186,7 +187,7 @@ class Payloads final : public Way {
   }
 
   bool committed(std::uint64_t k) override {
-    if (commit_mode_ == CommitMode::kPoll) {  // an event that was not recorded yet says that it is done
+    if (commit_mode_ == CommitMode::kPoll) {  // an event that was never recorded is reported as done
       return produced_.load(std::memory_order_acquire) > k &&
              device_.query_event(copied_[k % kSlots]) == EventState::kDone;
     }
@@ -221,7 +222,7 @@ class Payloads final : public Way {
   std::atomic<std::uint64_t> produced_{0};  // release in produce(), acquire in committed()
 };
 
-/// Statistics by the kernel that commits them itself, straight into pinned memory.
+/// Statistics by a kernel that writes results and commit words directly into pinned memory.
 class Statistics final : public Way {
  public:
   Statistics(Device& device, const Pattern& pattern, std::uint64_t records, std::byte* slots,
@@ -275,7 +276,7 @@ class Statistics final : public Way {
     return std::atomic_ref(*word(k % kSlots)).load(std::memory_order_acquire) == k + 1;
   }
 
-  /// Integers of 16 bits: all but the last digits of sums and moments is exact, and those must be the same
+  /// For 16-bit integers everything is exact except the last digits of sums and moments, which must be equal
   /// each time.
   bool whole(std::uint64_t k) override {
     const TensorStats got = *result(k % kSlots);
@@ -331,7 +332,8 @@ std::string commit_soak(Device& device, const Options& options) {
   std::vector<std::string> rows;
   for (const CommitMode commit_mode :
        {CommitMode::kStreamWrite, CommitMode::kCommitKernel, CommitMode::kPoll}) {
-    if (commit_mode < device.info().best_commit_mode) continue;  // the probe found that it does not work here
+    if (commit_mode < device.info().best_commit_mode)
+      continue;  // the probe found that this mode does not work here
     Payloads way(device, commit_mode, pattern, options.records, slots, arena, table);
     rows.push_back(row(commit_mode_name(commit_mode), soak(way, options.records)));
   }

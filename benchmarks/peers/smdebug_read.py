@@ -1,12 +1,12 @@
-"""Run in the environment of requirements/peer-smdebug.txt: the older library writes a run, and reads one.
+"""Run in the environment of requirements/peer-smdebug.txt: smdebug writes a run, and reads a run.
 
-smdebug_read.py write FOLDER TENSORS ELEMENTS STEPS SECONDS     at most so many steps, or seconds
+smdebug_read.py write FOLDER TENSORS ELEMENTS STEPS SECONDS     stops after STEPS steps, or SECONDS seconds
 smdebug_read.py read FOLDER NAME
 
-Values as in benchmarks/read.py: TENSORS arrays of ELEMENTS float32 at each step, all saved. Trainings do the
-same through hooks on modules; the hook is called directly here, which costs it less. A run is judged like its
-rule VanishingGradient: the mean of |g| of every gradient at every step, against a threshold. Results as
-JSON behind RESULT.
+Values as in benchmarks/read.py: TENSORS arrays of ELEMENTS float32 at each step, all saved. In a training,
+hooks on modules do the same; this script calls the hook directly, which costs less. A run is judged as by
+smdebug's rule VanishingGradient: the mean of |g| of every gradient at every step is compared with a
+threshold. The results are printed as JSON after RESULT.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write(folder: str, tensors: int, elements: int, most_steps: int, seconds: fl
     while step < most_steps and time.perf_counter() - start < seconds:
         at = step * 977 % (len(numbers) - tensors * elements)
         block = numbers[at : at + tensors * elements] * float(1.0 + np.sin(step) / 2)
-        model(torch.zeros(1, 1))  # the hook takes a forward of its module for the next step
+        model(torch.zeros(1, 1))  # the hook counts a forward pass of its module as the next step
         for name, values in zip(names, block.reshape(tensors, elements), strict=True):
             hook._save_for_tensor(name, values)
         step += 1

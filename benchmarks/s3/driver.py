@@ -1,7 +1,7 @@
-"""Runs the measurements in rounds, each in a process of its own, and saves and shows what they said.
+"""Run the measurements in rounds, each in its own process, and save and print the results.
 
-Within a group all members are measured once before any is measured again, so that a machine that drifts does
-so for all of them.
+Within a group, all members are measured once before a member is measured again, so that a drift of the
+machine affects all members.
 """
 
 from __future__ import annotations
@@ -41,9 +41,15 @@ def options() -> argparse.Namespace:
         description=s3.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
-    parser.add_argument("--rounds", type=int, help=f"of each measurement (default: {FULL.rounds})")
-    parser.add_argument("--quick", action="store_true", help="next to no data: shows that it works")
-    parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing, show these results again")
+    parser.add_argument(
+        "--rounds", type=int, help=f"number of rounds of each measurement (default: {FULL.rounds})"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="very little data, to show that the benchmark works"
+    )
+    parser.add_argument(
+        "--show", type=Path, metavar="JSON", help="measure nothing; print the results in this file"
+    )
     add_out(parser)
     return parser.parse_args()
 
@@ -66,13 +72,13 @@ def run() -> None:
     }
     for group in questions.groups(chosen.questions, size):
         result["groups"].append(measure_group(group, size, chosen.rounds or size.rounds, result, console))
-        path = save("s3.quick" if chosen.quick else "s3", result, chosen.out)  # what follows must not lose it
+        path = save("s3.quick" if chosen.quick else "s3", result, chosen.out)  # before steps that may fail
     show(console, result)
     console.print(f"saved {path}")
 
 
 def measure_group(group: Group, size: Size, rounds: int, result: Result, console: Console) -> Result:
-    """All rounds of a group: what each member said in each round it was measured in."""
+    """Run all rounds of a group. Returns the results of each member, round by round."""
     said: dict[str, list[Result]] = {member: [] for member in group.members}
     try:
         with running(group.server, idle=group.idle) as server, _work_folder() as work:
@@ -95,7 +101,7 @@ def measure_group(group: Group, size: Size, rounds: int, result: Result, console
 
 
 def take_off_alone(said: dict[str, list[Result]]) -> None:
-    """Adds the rates: without what a session that saves nothing took in the same round."""
+    """Add the rates, without the cost of a session that saved nothing in the same round."""
     for member, answers in said.items():
         fixed = {answer["round"]: answer for answer in said.get(put.ALONE.get(member, ""), ())}
         for answer in answers:
@@ -103,7 +109,7 @@ def take_off_alone(said: dict[str, list[Result]]) -> None:
 
 
 def prepare(group: Group, size: Size, server: Server, work: Path) -> Result:
-    """What all measurements of the group share: the run that is opened, put into the bucket."""
+    """Prepare a group: upload the run that all its measurements open."""
     if group.question != "open":
         return {}
     assert isinstance(server, StubServer)
@@ -116,7 +122,7 @@ def prepare(group: Group, size: Size, server: Server, work: Path) -> Result:
 
 
 def measure(group: Group, member: str, size: Size, server: Server, work: Path, number: int) -> Result:
-    """One measurement, and what it took of the server."""
+    """Run one measurement, and measure the cost on the server."""
     prefix = "run" if group.question == "open" else f"{group.question}-{time.time_ns()}"
     folder = work / ("run" if group.question == "open" else "local")
     place = {
@@ -127,7 +133,7 @@ def measure(group: Group, member: str, size: Size, server: Server, work: Path, n
         "bucket": server.bucket,
         "ca_bundle": server.ca_bundle,
     }
-    # The warm cache is the one that the cold measurement of the same round has filled.
+    # The cold measurement of the same round has filled the warm cache.
     variables = {"TDCORE_SPOOL": str(work / "spool"), "TDCORE_CACHE": str(work / f"cache-{number}")}
     seen = _requests(server)
     cpu = server_cpu_seconds(server)
@@ -144,7 +150,7 @@ def measure(group: Group, member: str, size: Size, server: Server, work: Path, n
 
 
 def work_off(question: str, job: Result, variables: dict[str, str]) -> Result:
-    """A job in a worker process. Its result, or {"error": ...}."""
+    """Run a job in a worker process. Returns its result, or {"error": ...}."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {**variables, "AWS_REGION": "us-east-1"}
     if question == "put":
@@ -164,14 +170,14 @@ def work_off(question: str, job: Result, variables: dict[str, str]) -> Result:
 
 @contextlib.contextmanager
 def _work_folder() -> Iterator[Path]:
-    """For spools, caches and local runs: on the disk of the checkout."""
+    """Folder for spools, caches and local runs, on the disk of the checkout."""
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="s3-") as name:
         yield Path(name)
 
 
 def _requests(server: Server) -> int:
-    """Requests so far, where the server counts them."""
+    """Number of requests so far, if the server counts them."""
     return len(server.log()) if isinstance(server, StubServer) else 0
 
 

@@ -1,8 +1,8 @@
 """Question "loop": iterations of a training loop that holds the GIL most of the time, while data is uploaded.
 
-An iteration is about 1 ms of small operations of torch and NumPy, and Python around them. Between iterations
-a tensor of 4 MB is passed on whenever that is due; the time for that is reported separately ("handing over"),
-so that the iterations show the effect of uploads on a loop that continues meanwhile.
+An iteration is about 1 ms of small operations of torch and NumPy, and Python code. Between iterations, a
+tensor of 4 MB is handed over when it is due. The time of this is reported separately ("handing over"), so
+that the times of iterations show only the effect of concurrent uploads on the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.s3.sessions import Capturing, open_session, until_ready
 _TENSOR = 1 << 20  # float32: 4 MB
 _TENSORS_PER_OBJECT = 4
 _LEAD_IN_SECONDS = 0.3
-_ROUNDS = 4  # of the little work: about 1 ms
+_ROUNDS = 4  # repeats of the small operations: about 1 ms
 
 Where = Literal["process", "thread"]
 WAYS: dict[str, tuple[Where, str] | None] = {
@@ -39,7 +39,7 @@ WAYS: dict[str, tuple[Where, str] | None] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoopJob:
-    """One measurement. way: of WAYS; url: place of a run in the bucket, folder: one on this machine."""
+    """One measurement. way: one of WAYS. url: a run in the bucket. folder: a run on this machine."""
 
     way: str
     url: str
@@ -52,22 +52,22 @@ class LoopJob:
 
 
 class Nothing:
-    """No process takes the tensors."""
+    """Ignores the tensors, as the baseline."""
 
     def offer(self) -> None:
-        """Takes a tensor."""
+        """Accept a tensor."""
 
     def sent(self) -> int:
-        """Bytes that are acknowledged."""
+        """Number of acknowledged bytes."""
         return 0
 
     def close(self) -> dict[str, float]:
-        """Ends the uploads; what else there is to tell."""
+        """End the uploads. Returns additional results."""
         return {"drops": 0}
 
 
 class WithTdcore(Nothing):
-    """A session, its flusher in a process or a thread."""
+    """A session with its flusher in a process or a thread."""
 
     def __init__(self, place: str, where: Where) -> None:
         self._session = open_session(place, flusher=where)
@@ -87,7 +87,7 @@ class WithTdcore(Nothing):
 
 
 class ByHand(Nothing):
-    """What one writes by hand: a copy to a queue, and a thread that puts four of them as one object."""
+    """Upload code by hand: copies go to a queue, and a thread uploads four of them as one object."""
 
     def __init__(self, job: LoopJob) -> None:
         target = Target(endpoint=job.endpoint, bucket=job.bucket, ca_bundle=None, concurrency=1)
@@ -96,7 +96,7 @@ class ByHand(Nothing):
         self._values = torch.randn(_TENSOR, generator=torch.Generator().manual_seed(0))
         self._queue: queue.Queue[Any] = queue.Queue()
         self._sent = 0
-        self._put(0, [self._values.numpy()])  # connects
+        self._put(0, [self._values.numpy()])  # connect before the measurement
         self._thread = threading.Thread(target=self._upload)
         self._thread.start()
 
@@ -147,7 +147,7 @@ def make_work() -> Callable[[], float]:
 
 
 def measure(job: LoopJob) -> dict[str, float]:
-    """In a process of its own."""
+    """Run the measurement in its own process."""
     torch.set_num_threads(1)
     iteration, taker = make_work(), _taker(job)
     times: list[float] = []

@@ -1,7 +1,8 @@
 """Question "open": a run of many workers in a bucket that answers each request after 50 ms.
 
-tdcore opens the run (all of the index is read, the attempts, the ends) and gives all statistics; pyarrow
-finds the same index files through Arrow's own S3 client and reads them into a table. A process for each.
+tdcore opens the run (it reads the whole index, the attempts and the end files) and returns all statistics.
+pyarrow finds the same index files through Arrow's own S3 client, and reads them into a table. Each reader has
+its own process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 LATENCY_SECONDS = 0.05
 READERS = ("tdcore, cold cache", "tdcore, warm cache", "pyarrow", "tdcore, folder")
-_ROWS = 40  # of an index file
+_ROWS = 40  # rows of an index file
 _MODULES = (
     ("tdcore.trial", "tdcore.sinks.s3", "obstore", "botocore.session"),
     ("pyarrow.dataset", "pyarrow.fs"),
@@ -26,14 +27,14 @@ _MODULES = (
 
 @dataclass(frozen=True, kw_only=True)
 class OpenJob:
-    """One measurement. reader: of READERS; place: the run's folder or URL."""
+    """One measurement. reader: one of READERS. place: the run's folder or URL."""
 
     reader: str
     place: str
 
 
 def make_run(root: Path, *, workers: int, files: int) -> None:
-    """A finished run, so many index files of each worker. The writer of the tests makes it."""
+    """Write a finished run with a number of index files per worker, by the writer of the tests."""
     from tests.trial.writer import RunWriter
 
     values = np.random.default_rng(0).standard_normal((files * _ROWS, 16), dtype=np.float32)
@@ -47,7 +48,7 @@ def make_run(root: Path, *, workers: int, files: int) -> None:
 
 
 def upload(root: Path, put: Any) -> int:
-    """Every file of the run by put(key, data); how many there are."""
+    """Upload every file of the run by put(key, data). Returns the number of files."""
     paths = [path for path in root.rglob("*") if path.is_file()]
 
     def one(path: Path) -> None:
@@ -60,13 +61,13 @@ def upload(root: Path, put: Any) -> int:
 
 
 def measure(job: OpenJob) -> dict[str, float]:
-    """In a process of its own. Imports are measured separately."""
+    """Run the measurement in its own process. Imports are measured separately."""
     start = time.perf_counter()
     for module in _MODULES[job.reader == "pyarrow"]:
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
     pa = importlib.import_module("pyarrow")
-    pa.scalar(0)  # what it imports on first use
+    pa.scalar(0)  # modules that are imported at first use
     imports = time.perf_counter() - start
     answer = _pyarrow(job.place) if job.reader == "pyarrow" else _tdcore(job.place)
     return answer | {"imports_s": imports}

@@ -1,6 +1,7 @@
-"""The usual ways to put bytes into a bucket, each with its own defaults but for sizes and concurrency.
+"""The usual ways to upload bytes to a bucket, with their own defaults except for sizes and concurrency.
 
-Each function gets ready and returns what puts a list of objects and comes back when all are acknowledged.
+Each function prepares a client, and returns a function that uploads a list of objects and waits until all are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where the objects go. Credentials are in the environment. concurrency: requests at once."""
+    """Target of the uploads. Credentials are in the environment. concurrency: number of parallel requests."""
 
     endpoint: str
     bucket: str
@@ -34,21 +35,21 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A client. needs: the module it takes; package: what installs it."""
+    """A client. needs: its module. package: the package that contains the module."""
 
     open: Callable[[Target], PutAll]
     needs: str
     package: str
 
     def missing(self) -> str:
-        """What to do to have it; "" when it is there."""
+        """How to install the client; "" if it is installed."""
         if importlib.util.find_spec(self.needs) is not None:
             return ""
         return f"{self.needs} is not installed: pip install {self.package}"
 
 
 def boto3_client(target: Target) -> Any:
-    """A client of boto3 as it is by default, in path style."""
+    """A boto3 client with default settings and path-style URLs."""
     import boto3
     from botocore.config import Config
 
@@ -62,7 +63,7 @@ def boto3_client(target: Target) -> Any:
 
 
 def _botocore_settings(target: Target) -> dict[str, Any]:
-    """Defaults, but over TLS no checksum: it would follow the body, which rclone's server does not take."""
+    """Defaults, but no checksum over TLS, because rclone's server does not accept trailing checksums."""
     settings = {"max_pool_connections": target.concurrency, "s3": {"addressing_style": "path"}}
     if target.endpoint.startswith("https"):
         settings["request_checksum_calculation"] = "when_required"
@@ -84,7 +85,7 @@ def boto3_threads(target: Target) -> PutAll:
 
 
 def s3transfer(target: Target) -> PutAll:
-    """The library under upload_fileobj, without splitting objects into parts."""
+    """The library that upload_fileobj uses, without splitting objects into parts."""
     from s3transfer.manager import TransferConfig, TransferManager
 
     client = boto3_client(target)
@@ -100,7 +101,7 @@ def s3transfer(target: Target) -> PutAll:
 
 
 def s3fs(target: Target) -> PutAll:
-    """s3fs.S3FileSystem.pipe of many objects at once."""
+    """s3fs.S3FileSystem.pipe with many objects in one call."""
     import s3fs as library
 
     settings: dict[str, Any] = {"region_name": REGION}
@@ -120,12 +121,12 @@ def s3fs(target: Target) -> PutAll:
 
 
 def obstore_bare(target: Target) -> PutAll:
-    """obstore alone, set as tdcore sets it: the least that the whole path can cost."""
+    """obstore alone with tdcore's settings: the lower bound of the cost of the whole path."""
     return _obstore(target, unsigned_payload=True, checksum_algorithm="crc64nvme")
 
 
 def obstore_defaults(target: Target) -> PutAll:
-    """obstore as it is by default: the payload is signed."""
+    """obstore with its defaults: the payload is signed."""
     return _obstore(target)
 
 

@@ -1,10 +1,10 @@
-"""Question "put": CPU seconds per GB and MB/s of everything that one client process does.
+"""Question "put": CPU seconds per GB and MB/s of one client process.
 
-Start-up (from the birth of the process until the first small object is acknowledged) is reported separately
-and not counted otherwise. tdcore: 4 MB tensors are captured as fast as the ring takes them, and the clock
-stops when the session is closed: copy, statistics, checksums, index and end are in. What a session's end
-takes that has saved next to nothing is measured by itself (ALONE), and the report takes it off. The peers put
-objects of the same size out of memory, and nothing else.
+Start-up, from the start of the process until the first small object is acknowledged, is reported separately
+and not included otherwise. tdcore captures 4 MB tensors as fast as the ring accepts them, until the session
+is closed, so the time includes copy, statistics, checksums, index and end. The end of a session that has
+saved almost nothing is measured separately (ALONE), and the report subtracts it. The peers only upload
+objects of the same size from memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from benchmarks.s3.peers import PEERS, Target
 
 TENSOR_BYTES = 4 << 20
 OBJECT_BYTES = 4 * TENSOR_BYTES
-_SLACK = 1 << 20  # of a segment: what comes with four tensors
-OURS = {  # engine, and the share of the ring above which it spills (None: its default)
+_SLACK = 1 << 20  # bytes of a segment in addition to its four tensors
+OURS = {  # engine, and the share of the ring above which the flusher spills to disk (None: the default)
     "tdcore, obstore": ("obstore", 1.0),
     "tdcore, aiobotocore": ("aiobotocore", 1.0),
     "tdcore, obstore, spilling": ("obstore", None),
     "tdcore, obstore, alone": ("obstore", 1.0),
     "tdcore, aiobotocore, alone": ("aiobotocore", 1.0),
 }
-ALONE = {  # the run whose start and end each run of tdcore has
+ALONE = {  # the run that measures start and end, for each run of tdcore
     "tdcore, obstore": "tdcore, obstore, alone",
     "tdcore, aiobotocore": "tdcore, aiobotocore, alone",
     "tdcore, obstore, spilling": "tdcore, obstore, alone",
@@ -36,7 +36,7 @@ ALONE = {  # the run whose start and end each run of tdcore has
 
 @dataclass(frozen=True, kw_only=True)
 class PutJob:
-    """One measurement. url: place of a run in the bucket; engine is added. born: when it was started."""
+    """One measurement. url: a run in the bucket, to which the engine is added. born: start of the process."""
 
     tool: str
     url: str
@@ -114,7 +114,7 @@ def _took(moved: int, seconds: float, cpu: float) -> dict[str, float]:
 
 
 def rates(answer: dict[str, float], alone: dict[str, float] | None) -> dict[str, float]:
-    """Per GB and per second, without what `alone` took of the same; nothing where no bytes were moved."""
+    """Rates per GB and per second, without the cost of `alone`; empty if no bytes were moved."""
     gigabytes = answer["bytes"] / 1e9
     if not gigabytes:
         return {}

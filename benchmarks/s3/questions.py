@@ -1,4 +1,4 @@
-"""What is measured: for each question, the groups of measurements that are compared with each other."""
+"""Plan of the measurements: for each question, the groups of measurements that are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONCURRENCY = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much of everything. rounds: how often each measurement is made, in turn with the others."""
+    """Sizes of the measurements. rounds: number of repeats of each measurement, in turn with the others."""
 
     rounds: int
     servers: tuple[str, ...]  # that are put to
@@ -28,7 +28,7 @@ class Size:
     loop_seconds: float
     captures: int
     workers: tuple[int, ...]
-    files: int  # index files of each worker
+    files: int  # number of index files of each worker
 
 
 FULL = Size(
@@ -55,23 +55,23 @@ QUICK = Size(
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Measurements that take turns. server: of servers.SERVERS; idle: it runs only on a core left over."""
+    """Measurements that alternate. server: one of servers.SERVERS. idle: it runs only on an idle core."""
 
     question: str
     name: str
     server: str
     members: tuple[str, ...]
     idle: bool = False
-    workers: int = 0  # of the run that is opened
+    workers: int = 0  # number of workers of the run that is opened
 
 
 def missing_peers() -> dict[str, str]:
-    """Peers that cannot be measured here, and what to do."""
+    """Peers that cannot be measured here, and how to install them."""
     return {name: why for name, peer in PEERS.items() if (why := peer.missing())}
 
 
 def groups(questions: tuple[str, ...] | list[str], size: Size) -> Iterator[Group]:
-    """Those of the questions, in order."""
+    """The groups of these questions, in order."""
     absent = missing_peers()
     clients = tuple(name for name in (*OURS, *PEERS) if name not in absent)
     ways = tuple(name for name in WAYS if not ("boto3" in name and "boto3, threads" in absent))
@@ -90,7 +90,7 @@ def groups(questions: tuple[str, ...] | list[str], size: Size) -> Iterator[Group
 
 
 def job(group: Group, member: str, size: Size, place: dict[str, Any]) -> dict[str, Any]:
-    """The worker's job. place: url, folder, prefix, endpoint, bucket, ca_bundle of this measurement."""
+    """The job for the worker. place: url, folder, prefix, endpoint, bucket, ca_bundle of the measurement."""
     if group.question == "put":
         names = ("url", "prefix", "endpoint", "bucket", "ca_bundle")
         slow = group.server.startswith("moto")

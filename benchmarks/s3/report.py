@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-Rounds = dict[str, list[dict[str, float]]]  # of each member, what it said in each round
+Rounds = dict[str, list[dict[str, float]]]  # member -> its results, one per round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +21,14 @@ class Spread:
     q3: float
 
     def text(self, form: str) -> str:
-        """Short; quartiles only where they differ from the median."""
+        """The numbers as short text, with quartiles only if they differ from the median."""
         middle, low, high = (format(value, form) for value in (self.median, self.q1, self.q3))
         return middle if low == middle == high else f"{middle} [{low}, {high}]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A number of each member; of: as a multiple of that member's in the same round."""
+    """A number of each member. of: show it as a multiple of this member's number in the same round."""
 
     title: str
     key: str
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the answers to a question are shown."""
+    """Layout of the tables of a question."""
 
     title: str
     columns: tuple[Column, ...]
@@ -66,9 +66,10 @@ LAYOUTS = {
             Column(title="spooled MB", key="spooled_mb", form=".0f"),
             Column(title="drops", key="drops", form=".0f"),
         ),
-        caption="all client processes; start-up, and what a session takes that saves nothing (alone), are "
-        "taken off and given by themselves; tdcore's CPU holds capture (copy, statistics, sums), segments "
-        "and index; upload: without the trainer's process; then: all of it after the start; of obstore: bare",
+        caption="CPU of all client processes. Start-up, and the cost of a session that saves nothing "
+        "(alone), are subtracted and reported separately. CPU of tdcore includes capture (copy, statistics, "
+        "checksums), segments and index. Upload: without the trainer process. Then: everything after the "
+        "start. Of obstore: relative to bare obstore",
     ),
     "loop": Layout(
         title="iterations of a GIL-bound training loop",
@@ -85,7 +86,7 @@ LAYOUTS = {
             Column(title="sent MB/s", key="sent_mb_per_s", form=".0f"),
             Column(title="drops", key="drops", form=".0f"),
         ),
-        caption="handing over a tensor of 4 MB happens between iterations and is not in their times",
+        caption="tensors of 4 MB are handed over between iterations, and their times do not include this",
     ),
     "stall": Layout(
         title="training thread in ring.capture()",
@@ -101,7 +102,7 @@ LAYOUTS = {
             Column(title="spooled MB", key="spooled_mb", form=".0f"),
             Column(title="drops", key="drops", form=".0f"),
         ),
-        caption="the same tensors at the same pace in each",
+        caption="the same tensors at the same pace for each member",
     ),
     "open": Layout(
         title="opening a run in a bucket that answers after 50 ms",
@@ -115,13 +116,13 @@ LAYOUTS = {
             Column(title="requests", key="requests", form=".0f"),
             Column(title="rows", key="rows", form=".0f"),
         ),
-        caption="pyarrow: the index into a table, nothing else of the run",
+        caption="pyarrow reads only the index of the run, into a table",
     ),
 }
 
 
 def spread(values: list[float]) -> Spread:
-    """Of at least one value."""
+    """Median and quartiles of one or more values."""
     if len(values) == 1:
         return Spread(median=values[0], q1=values[0], q3=values[0])
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -129,7 +130,7 @@ def spread(values: list[float]) -> Spread:
 
 
 def numbers(rounds: Rounds, member: str, column: Column) -> Spread | None:
-    """Text of one field of a table; None where nothing was measured, or a ratio has no meaning."""
+    """Values of one field of a table; None if nothing was measured, or if a ratio has no meaning."""
     mine = {answer["round"]: answer[column.key] for answer in rounds[member] if column.key in answer}
     if column.of:
         theirs = {
@@ -142,11 +143,11 @@ def numbers(rounds: Rounds, member: str, column: Column) -> Spread | None:
 
 
 def table(group: dict[str, Any]) -> Table:
-    """The members of a group, a row for each."""
+    """The table of a group, with one row for each member."""
     layout = LAYOUTS[group["question"]]
     title, caption = f"{layout.title}: {group['name']}", layout.caption
     if "floor_s" in group:
-        caption += f"; every index file fetched once, 8 at a time: {group['floor_s']:.2f} s of waiting"
+        caption += f"; fetching every index file once, 8 in parallel, takes at least {group['floor_s']:.2f} s"
     found = {
         (member, column): numbers(group["members"], member, column)
         for member in group["members"]
@@ -167,7 +168,7 @@ def table(group: dict[str, Any]) -> Table:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """All tables, what could not be measured, and what was lost."""
+    """Print all tables, the members that could not be measured, and the tensors that were lost."""
     for group in result["groups"]:
         console.print(table(group))
         for member, answers in group["members"].items():

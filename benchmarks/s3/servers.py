@@ -1,7 +1,7 @@
-"""S3 servers for measurements: they represent another machine, so they must use little of this one.
+"""S3 servers for measurements: they represent another machine, so they must use little of this machine.
 
-A server runs on the last core, its objects are in memory if there is room, and with `idle` it runs only while
-that core is idle. Needs the servers of tests/s3.
+A server runs on the last core, and stores its objects in memory if there is room. With `idle` it runs only
+while that core is idle. Needs the servers of tests/s3.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.s3.servers import RcloneServer, Server, moto_server, rclone_server, s
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_NEEDED = 8 << 30
-_LARGE_BYTES = 8 << 20  # no object that is merged later is so large
+_LARGE_BYTES = 8 << 20  # larger than all objects that are merged later
 
 SERVERS = ("rclone http", "rclone https", "moto http", "stub http")
 
 
 @contextlib.contextmanager
 def running(name: str, *, idle: bool = False) -> Iterator[Server]:
-    """The server of this name, ended with the context. Raises tests.s3.servers.NoServerError."""
+    """Run the server of this name within the block. Raises tests.s3.servers.NoServerError."""
     kind, scheme = name.split()
     tls = scheme == "https"
     makers = {"rclone": rclone_server, "moto": moto_server, "stub": stub_server}
@@ -56,7 +56,7 @@ def server_cpu_seconds(server: Server) -> float:
 
 
 def sweep(server: Server, prefix: str) -> None:
-    """Removes every object below `prefix`, behind the server's back where objects are files."""
+    """Remove every object below `prefix`; directly on the disk if objects are files."""
     if isinstance(server, RcloneServer):
         shutil.rmtree(server.folder / "files" / server.bucket / prefix, ignore_errors=True)
     else:
@@ -77,7 +77,7 @@ def sweep_large(server: RcloneServer) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _folders_in_memory() -> Iterator[None]:
-    """Make temporary folders in memory, where there is room for them."""
+    """Create temporary folders in memory within the block, if there is room."""
     before = tempfile.tempdir
     if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_NEEDED:
         tempfile.tempdir = str(_MEMORY)

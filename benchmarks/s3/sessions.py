@@ -1,4 +1,4 @@
-"""Sessions as the measurements need them, and CPU time of this process with its children."""
+"""Sessions for the measurements, and CPU time of this process with its children."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _READY_SECONDS = 60.0
 
 
 def client_cpu_seconds() -> float:
-    """CPU seconds of this process, of its children that run, and of those that have ended."""
+    """CPU seconds of this process and of its running and ended children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children_cpu_seconds() + ended.ru_utime + ended.ru_stime
 
 
 def children_cpu_seconds() -> float:
-    """CPU seconds of the children that run, to a clock tick."""
+    """CPU seconds of the running children, with the resolution of a clock tick."""
     ticks = 0
     for task in Path("/proc/self/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -41,7 +41,7 @@ def open_session(
     flusher: Literal["process", "thread"] = "process",
     options: FlusherOptions | None = None,
 ) -> Session:
-    """A session at a folder or URL that waits for a full ring rather than dropping, and long for its end."""
+    """A session that waits for room in a full ring, and has a long timeout for its end."""
     return Session(
         place,
         configuration={},
@@ -55,7 +55,7 @@ def open_session(
 
 
 class Capturing:
-    """Captures a list of tensors, values and statistics, at one step after the other."""
+    """Captures a list of tensors, with values and statistics, at consecutive steps."""
 
     def __init__(self, session: Session, tensors: list[Any]) -> None:
         self._ring = session.ring
@@ -65,7 +65,7 @@ class Capturing:
         self._step = 0
 
     def capture(self) -> float:
-        """One step; seconds."""
+        """Capture one step. Returns the seconds."""
         start = time.perf_counter()
         self._ring.capture(self._tensors, self._names, self._flags, self._step, 4, self._step)
         self._step += 1
@@ -73,19 +73,19 @@ class Capturing:
 
 
 def until_ready(session: Session) -> None:
-    """Saves one number, and waits until it is acknowledged: then the flusher has started and is connected."""
+    """Save one number, and wait until it is acknowledged, so that the flusher has started and connected."""
     Capturing(session, [np.zeros(1, dtype=np.float32)]).capture()
     deadline = time.monotonic() + _READY_SECONDS
     while session.progress().records < 1:
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"nothing was acknowledged in {_READY_SECONDS:.0f} s: {session.progress().error}"
+                f"the server acknowledged no data in {_READY_SECONDS:.0f} s: {session.progress().error}"
             )
         time.sleep(0.005)
 
 
 def spooled_bytes(place: str, attempt: int = 0) -> int:
-    """Bytes that went through the spool, as the run's end file in the bucket says."""
+    """Bytes that went through the spool, from the run's end file in the bucket."""
     import json
     from contextlib import closing
 

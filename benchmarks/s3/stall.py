@@ -1,4 +1,4 @@
-"""Question "stall": how long ring.capture() holds the training thread, by where the run lives.
+"""Question "stall": time of the training thread in ring.capture(), by the place of the run.
 
 The same list of tensors of many sizes is captured at a steady pace; between two captures the thread sleeps.
 """
@@ -14,7 +14,7 @@ import torch
 from benchmarks.s3.sessions import Capturing, open_session, spooled_bytes, until_ready
 
 PLACES = {"folder": "", "bucket, obstore": "obstore", "bucket, aiobotocore": "aiobotocore"}
-# Elements of float32, as the weights of a small convolutional network have them: 32 MB in 40 tensors.
+# Numbers of float32 elements, similar to the weights of a small convolutional network: 32 MB in 40 tensors.
 _ELEMENTS = (64, 1728, 512, 36_864, 128, 73_728, 147_456, 512, 294_912, 589_824, 22_016, 1_179_648)
 _TENSORS = 40
 _BYTES = 32e6
@@ -23,7 +23,7 @@ _WARM_UP = 3
 
 @dataclass(frozen=True, kw_only=True)
 class StallJob:
-    """One measurement. place: of PLACES; url: place of a run in the bucket, folder: one on this machine."""
+    """One measurement. place: one of PLACES. url: a run in the bucket. folder: a run on this machine."""
 
     place: str
     url: str
@@ -33,7 +33,7 @@ class StallJob:
 
 
 def make_tensors() -> list[torch.Tensor]:
-    """The same list in every process."""
+    """Create the list of tensors, which is the same in every process."""
     sizes = [_ELEMENTS[i % len(_ELEMENTS)] for i in range(_TENSORS)]
     scale = _BYTES / (4 * sum(sizes))
     generator = torch.Generator().manual_seed(0)
@@ -41,7 +41,7 @@ def make_tensors() -> list[torch.Tensor]:
 
 
 def measure(job: StallJob) -> dict[str, float]:
-    """In a process of its own."""
+    """Run the measurement in its own process."""
     engine = PLACES[job.place]
     place = f"{job.url}&engine={engine}" if engine else job.folder
     tensors = make_tensors()

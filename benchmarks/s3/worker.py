@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: prints what it saw as JSON behind RESULT.
+"""Run one measurement in its own process, and print the results as JSON after RESULT.
 
 python -m benchmarks.s3.worker put '{"tool": "s3fs", ...}'
 """

@@ -1,8 +1,8 @@
-"""What is measured: a cell is one tool on one model, one collection and one save interval.
+"""Plan of the measurements: a cell is one tool on one model, one collection and one save interval.
 
-A worker trains in blocks that take turns: a block in which the tool saves at its interval, and a block in
-which it saves nothing. Both see the same model in the same process seconds apart, so the slow drift of a
-shared machine hits both. Between blocks the worker waits until the tool has nothing left to do.
+A worker trains in alternating blocks: a block in which the tool saves at its interval, and a block in which
+it saves nothing. Both blocks train the same model in the same process within seconds, so a slow drift of a
+shared machine affects both. Between blocks the worker waits until the tool has finished its work.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ INTERVALS = (1, 2, 5, 10, 50, 100, 200, 500)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One measurement. pairs: how many blocks with saving, each followed by one without."""
+    """One measurement. pairs: number of pairs of blocks, with and without saving."""
 
     model: str
     tool: str
     collection: str
     interval: int
     pairs: int
-    block: int  # steps of a block with saving, a multiple of the interval
-    plain: int = 6  # steps of a block without
-    warm_up: int = 4  # pairs of one saved and one unsaved step before the first block
-    threads: int = 1  # torch's
+    block: int  # number of steps of a block with saving, a multiple of the interval
+    plain: int = 6  # number of steps of a block without saving
+    warm_up: int = 4  # number of pairs of a saved and an unsaved step before the first block
+    threads: int = 1  # number of threads of torch
     device: str = "cpu"
     seed: int = 0
 
@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, str, int, int]:
-        """What the cell is about; several runs of it share this."""
+        """The identity of the cell, equal for all its runs."""
         return self.model, self.tool, self.collection, self.interval, self.threads
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Steps [start, end) of a worker's training, after lead_in steps that do not count.
+    """Steps [start, end) of a worker's training, after lead_in steps that are not counted.
 
-    saved: those that the tool saves. Leads are needed because a processor that has slept is slow at first.
+    saved: the steps that the tool saves. The lead-in is needed because an idle processor is slow at first.
     """
 
     start: int

@@ -1,4 +1,4 @@
-"""From step times to numbers: slowdown with a bootstrap interval, stall, estimates, and a cost model."""
+"""Results from step times: slowdown with a bootstrap interval, stall, estimates, and a cost model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 _RESAMPLES = 2000
-_LEAST = 1e-4  # seconds; relative errors of less say nothing
+_LEAST = 1e-4  # seconds; relative errors of shorter times have no meaning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A median and where it lies with 95 % (bootstrap over pairs of blocks)."""
+    """A median and its 95 % interval (bootstrap over pairs of blocks)."""
 
     median: float
     low: float
     high: float
 
     def map(self, call: Callable[..., float]) -> Interval:
-        """The same for a growing function of the value."""
+        """The interval of a monotonically increasing function of the value."""
         return Interval(median=call(self.median), low=call(self.low), high=call(self.high))
 
 
@@ -35,30 +35,30 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     return Interval(median=float(np.median(sample)), low=float(low), high=float(high))
 
 
-LONG_INTERVAL = 10  # from here on a saved step's effects are over before half of its interval is
+LONG_INTERVAL = 10  # from this interval on, the effects of a saved step end in the first half of the interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A block with saving and the block without that followed it. Times in seconds, one per step."""
+    """A block with saving and its block without saving. Times are in seconds, one per step."""
 
     on: list[float]
     off: list[float]
-    saved: list[int]  # positions in `on`
-    others: float  # the larger share of the cores that others had
-    cpu: float  # CPU seconds of all processes in the block with saving, less those of as many steps without
+    saved: list[int]  # positions of saved steps in `on`
+    others: float  # share of the cores that other processes used; the larger of both blocks
+    cpu: float  # CPU seconds of all processes, minus those of as many steps without saving
     left_behind: float  # seconds of work after the block's last step
 
     @property
     def ratio(self) -> float:
-        """Slowdown: mean step with saving over mean step without."""
+        """Slowdown: mean time of a step with saving / mean time of a step without."""
         return statistics.fmean(self.on) / statistics.fmean(self.off)
 
     def period_ratios(self, interval: int) -> list[float]:
-        """Slowdown of each interval that lies whole in the block: its time over twice its second half's.
+        """Slowdown of each complete interval of the block: its time / twice the time of its second half.
 
-        The saved step is its first, so the effects that go on after it (a flusher that is still at work) are
-        in the first half, and both halves are within a second or two, so a drift of the machine has little
+        The saved step is the first step of the interval, so its later effects (a flusher that still works)
+        are in the first half. Both halves are within a second or two, so a drift of the machine has little
         effect.
         """
         halves = [
@@ -71,7 +71,7 @@ class Pair:
 
     @property
     def stalls(self) -> list[float]:
-        """Saved step minus its unsaved neighbours (minus the typical unsaved step where all are saved)."""
+        """Saved step minus its unsaved neighbours (if all are saved: minus the typical unsaved step)."""
         saved, plain = set(self.saved), statistics.median(self.off)
         out = []
         for place in self.saved:
@@ -81,7 +81,7 @@ class Pair:
 
 
 def pairs_of(result: dict[str, Any]) -> list[Pair]:
-    """The pairs of blocks of a worker's result."""
+    """The pairs of blocks in a worker's result."""
     out = []
     blocks = result["blocks"]
     for first, second in zip(blocks[::2], blocks[1::2], strict=True):
@@ -101,15 +101,15 @@ def pairs_of(result: dict[str, Any]) -> list[Pair]:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What the report says of a cell. None: others had too much of the machine, or it has no meaning."""
+    """Results of a cell for the report. None: other processes used too much CPU, or no meaningful value."""
 
     slowdown: Interval | None
     stall_s: Interval | None
-    inside_s: float | None  # training threads inside the tool, per saved step, where the tool's clock says it
+    inside_s: float | None  # of the training threads, per saved step, if the tool measures it
     step_s: float
     pairs: int  # used
     pairs_disturbed: int  # not used
-    bytes_per_save: float  # that tensors of the collection have
+    bytes_per_save: float  # bytes of the tensors of the collection
     tensors_per_save: float
     written_per_save: float
     files: int
@@ -119,13 +119,13 @@ class Summary:
     drops: int
     limit_s: float
     disk_bytes_per_s: float
-    disk_floor: float  # slowdown that the disk's own speed would force, were every byte written in time
+    disk_floor: float  # slowdown by the speed of the disk, if every byte is written before the next save
 
     @property
     def stall_of_limit(self) -> float | None:
-        """Stall over the time that the limit takes for the same bytes."""
+        """Stall / time of the limit for the same bytes."""
         if self.stall_s is None or self.limit_s < 1e-4:
-            return None  # next to no bytes: no ratio
+            return None  # too few bytes for a ratio
         return self.stall_s.median / self.limit_s
 
     @property
@@ -141,7 +141,7 @@ class Summary:
 
 
 def summarize(results: list[dict[str, Any]], busy_share: float) -> Summary:
-    """All runs of one cell as one, without pairs in which others had more than this share of the cores."""
+    """Summary of all runs of a cell, without pairs in which other processes used more than `busy_share`."""
     pairs = [pair for result in results for pair in pairs_of(result)]
     clean = [pair for pair in pairs if pair.others <= busy_share]
     enough = len(clean) >= max(2, len(pairs) // 3)
@@ -191,7 +191,8 @@ def _per_save(values: list[float], pairs: list[Pair]) -> float | None:
 def estimate(stall: Interval, step: float, interval: int, written: float, disk: float) -> Interval:
     """Slowdown at an interval that was not measured: the cost spread over the interval, or the disk's floor.
 
-    stall: cost of a saved step, seconds; step: seconds. written: bytes per saved step; disk: bytes a second.
+    stall: cost of a saved step, in seconds. step: seconds. written: bytes per saved step. disk: bytes per
+    second.
     """
     floor = written / disk / (interval * step) if disk else 0.0
     return stall.map(lambda seconds: max(1.0 + seconds / (interval * step), floor))
@@ -199,14 +200,14 @@ def estimate(stall: Interval, step: float, interval: int, written: float, disk: 
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """Time of the training thread in the hook, fitted; seconds. All parts are at least 0."""
+    """Fitted time of the training thread in the hook, in seconds. All parts are at least 0."""
 
     per_byte_of_values: float
-    per_byte_of_statistics: float  # where no value is kept
+    per_byte_of_statistics: float  # if only statistics are saved
     per_tensor: float
     per_saved_step: float
     per_unsaved_step: float
-    worst_error: float  # largest over the cells that were fitted, relative
+    worst_error: float  # largest relative error of the fitted cells
 
     def stall(self, *, values: float, statistics_only: float, tensors: float) -> float:
         """Seconds of a saved step. values, statistics_only: bytes."""
@@ -222,15 +223,15 @@ class CostModel:
         return asdict(self)
 
     def slowdown(self, stall: float, step: float, interval: int) -> float:
-        """Predicted slowdown when each step takes `step` seconds and one in `interval` is saved."""
+        """Predicted slowdown if a step takes `step` seconds and every `interval`-th step is saved."""
         return 1.0 + (stall + (interval - 1) * self.per_unsaved_step) / (interval * step)
 
 
 def fit(rows: Sequence[tuple[float, float, float, float]], per_unsaved_step: float) -> CostModel:
-    """rows: (bytes of values, bytes of statistics alone, tensors, seconds of a saved step), one per cell.
+    """Fit the cost model. rows: (bytes of values, bytes of statistics, tensors, seconds of a saved step).
 
-    Least squares of the relative error (below a tenth of a millisecond, of the absolute one), parts at least
-    0: the best over all choices of parts that are not 0.
+    Minimizes the squares of the relative errors (below 0.1 ms: of the absolute errors) with all parts at
+    least 0. Every choice of parts that are not 0 is tried, and the best is returned.
     """
     data = np.asarray(rows, np.float64)
     weights = np.maximum(data[:, 3], _LEAST)

@@ -1,7 +1,8 @@
-"""Runs the cells in turn, each in a process of its tool's environment, and reports.
+"""Run the cells in turn, each in a process of its tool's environment, and report.
 
-Nothing else should run meanwhile: pairs of blocks in which others had more than a share (6 %) of the cores
-are thrown away, a cell that keeps too few is run again, and one that still has too few gets no number.
+No other programs should run during the benchmark. Pairs of blocks in which other processes used more than a
+share (6 %) of the cores are discarded. A cell with too few remaining pairs is run again. A cell that still
+has too few pairs gets no result.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.slowdown.tools import TOOLS, ToolEntry
 Key = tuple[str, str, str, int, int]
 _TIMEOUT = 900
 _RETRIES = 2
-# By interval: steps in a block with saving, and pairs of blocks in a round.
+# By interval: number of steps in a block with saving, and number of pairs of blocks in a round.
 _BLOCKS = {2: (8, 3), 1: (10, 3), 10: (20, 4), 50: (100, 2)}
 _CHECK_INTERVAL = 50
 _WIDTH = 170
@@ -47,12 +48,19 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--intervals", nargs="+", type=int, choices=list(_BLOCKS), default=list(_BLOCKS), help="to measure"
     )
-    parser.add_argument("--rounds", type=int, default=2, help="how often each cell of the first model runs")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="number of runs of each cell of the first model"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
-        "--busy-share", type=float, default=0.06, help="share of all cores that others may have (0 to 1)"
+        "--busy-share",
+        type=float,
+        default=0.06,
+        help="share of all cores that other processes may use, 0 to 1",
     )
-    parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing, show these results again")
+    parser.add_argument(
+        "--show", type=Path, metavar="JSON", help="measure nothing; print the results in this file"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="ResNet-18, tdcore (folder and bucket) and by hand"
     )
@@ -70,10 +78,10 @@ def primary(entry: ToolEntry) -> str:
 
 
 def plan(chosen: argparse.Namespace, *, again: bool = False) -> list[Cell]:
-    """One round of cells, tools in turn within each collection and interval.
+    """The cells of one round, tools in turn within each collection and interval.
 
-    The first model is measured at all intervals, the others at 1 and 2. again: a later round, of the first
-    model at 2 and 10, each tool on what it records most.
+    The first model is measured at all intervals, the other models at 1 and 2. again: a later round, which has
+    only the first model at 2 and 10, with the largest collection of each tool.
     """
     cells = []
     for place, model in enumerate(chosen.models[: 1 if again else None]):
@@ -95,10 +103,11 @@ def plan(chosen: argparse.Namespace, *, again: bool = False) -> list[Cell]:
 
 
 def _is_measured(tool: str, collection: str, interval: int, *, peers_lesser: bool) -> bool:
-    """At interval 2, all that a tool records (peers_lesser: peers, too, not only what they record most).
+    """Whether a cell is measured. At interval 2: all collections of tdcore, the largest collection of peers.
 
-    At others, what tools that record values record most, and tdcore's statistics; at the largest, which
-    checks the estimates, tdcore's values.
+    peers_lesser: at interval 2, all collections of peers too. At other intervals: the largest collection of
+    tools that record values, and tdcore's statistics. At the largest interval, which checks the estimates:
+    tdcore's values.
     """
     entry = TOOLS[tool]
     if collection not in entry.collections:
@@ -128,7 +137,7 @@ def _cell(
 
 
 def interpreter(entry: ToolEntry) -> Path | None:
-    """Python of the tool's environment; None when there is no such environment."""
+    """Python of the tool's environment; None if there is no such environment."""
     if not entry.environment:
         return Path(sys.executable)
     path = ROOT / ".venvs" / entry.environment / "bin" / "python"
@@ -136,19 +145,19 @@ def interpreter(entry: ToolEntry) -> Path | None:
 
 
 def missing_tools(names: Iterable[str]) -> dict[str, str]:
-    """Tools that cannot be measured, and why."""
+    """Tools that cannot be measured, with the reasons."""
     out = {}
     for name in names:
         entry = TOOLS[name]
         if interpreter(entry) is None:
             failed = ROOT / ".venvs" / f"{entry.environment}.failed.txt"
             why = failed.read_text().strip().splitlines()[-1] if failed.exists() else "no such environment"
-            out[name] = f"{why}; python3 scripts/make_peers.py {entry.environment} makes it"
+            out[name] = f"{why}; create it with: python3 scripts/make_peers.py {entry.environment}"
     return out
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """One worker. Its result, or {"error": ...}."""
+    """Run one worker. Returns its result, or {"error": ...}."""
     python = interpreter(TOOLS[cell.tool])
     (ROOT / "build").mkdir(exist_ok=True)
     folder = tempfile.mkdtemp(dir=ROOT / "build", prefix="slowdown-")
@@ -166,17 +175,17 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 
 class Measurements:
-    """What the workers said, by cell."""
+    """Results of the workers, by cell."""
 
     def __init__(self, busy_share: float) -> None:
         self.busy_share = busy_share
-        self.environment: dict[str, Any] = {}  # of an earlier run that is shown again
+        self.environment: dict[str, Any] = {}  # from an earlier run whose results are printed again
         self.unsaved_s = 0.0  # cost of a step that saves nothing
         self.results: dict[Key, list[dict[str, Any]]] = {}
         self.errors: dict[Key, str] = {}
 
     def add(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Keeps a result or an error."""
+        """Store a result or an error."""
         if "error" in result:
             self.errors[cell.key] = result["error"]
         else:
@@ -187,12 +196,12 @@ class Measurements:
         return {key: summarize(results, self.busy_share) for key, results in self.results.items()}
 
     def disturbed(self) -> set[Key]:
-        """Cells that others left too little of."""
+        """Cells with too few pairs, because other processes used the cores."""
         return {key for key, summary in self.summaries().items() if summary.slowdown is None}
 
 
 def measure(chosen: argparse.Namespace, console: Console) -> Measurements:
-    """All rounds, then once more what was disturbed."""
+    """Run all rounds, and then the disturbed cells again."""
     absent = missing_tools(chosen.tools)
     for name, why in absent.items():
         console.print(f"[yellow]not measured: {TOOLS[name].title}: {why}")
@@ -218,9 +227,9 @@ def measure(chosen: argparse.Namespace, console: Console) -> Measurements:
 
 
 def cost_model(found: Measurements) -> CostModel | None:
-    """Fitted to the time inside the hook in tdcore's cells at interval 2; None when there are too few.
+    """Fit the cost model to the time inside the hook in tdcore's cells at interval 2; None for too few cells.
 
-    It is measured by its own clock, because differences of whole steps are too noisy.
+    The hook measures this time with its own clock, because differences of whole steps are too noisy.
     """
     rows = []
     for (_, tool, collection, interval, _), one in found.summaries().items():
@@ -232,7 +241,7 @@ def cost_model(found: Measurements) -> CostModel | None:
 
 
 def unsaved_step_seconds() -> float:
-    """What the hook costs a step that saves nothing: too little for a cell to show."""
+    """Cost of the hook in a step without a save, which is too small for the measurement of a cell."""
     from benchmarks.hook_cost import unsaved
 
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
@@ -240,7 +249,7 @@ def unsaved_step_seconds() -> float:
 
 
 def save(stem: Path, found: Measurements, rows: list[dict[str, Any]], costs: CostModel | None) -> None:
-    """<stem>.json: everything, with what each worker said."""
+    """Write <stem>.json with all results, also those of each worker."""
     document = {
         "environment": found.environment or describe(),
         "method": "docs/benchmarks.md",
@@ -256,7 +265,7 @@ def save(stem: Path, found: Measurements, rows: list[dict[str, Any]], costs: Cos
 
 
 def load(path: Path) -> Measurements:
-    """What save() wrote, to be shown again."""
+    """Read results that save() wrote."""
     document = json.loads(path.read_text())
     found = Measurements(document["busy_share"])
     found.environment = document["environment"]
@@ -274,11 +283,11 @@ def load(path: Path) -> Measurements:
 def run() -> None:
     """`python -m benchmarks slowdown`."""
     chosen, console = options(), Console()
-    console.width = max(console.width, _WIDTH)  # the tables are wide; better long lines than cut numbers
+    console.width = max(console.width, _WIDTH)  # the tables are wide, and numbers must not be cut
     name = f"slowdown.{commit().rstrip('+')}" + (".quick" if chosen.quick else "")
     stem = chosen.show.with_suffix("") if chosen.show else chosen.out / name
     found = load(chosen.show) if chosen.show else measure(chosen, console)
-    save(stem, found, [], None)  # at once: what follows must not lose it
+    save(stem, found, [], None)  # save before the next steps, which may fail
     summaries = found.summaries()
     costs = cost_model(found)
     rows = flat_rows(summaries)

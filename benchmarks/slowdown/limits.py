@@ -1,4 +1,4 @@
-"""Physical limits, measured in the worker's own process: what any tool that moves these bytes must take."""
+"""Physical limits, measured in the worker's process: the minimum time of any tool that moves these bytes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 def copy_seconds(sizes: list[int], repeats: int = 9) -> float:
     """The fastest plain copy of tensors of these sizes (bytes) into memory that was touched before.
 
-    Two ways are tried: tensor by tensor, and everything as one block, where the C library takes to streaming
-    stores. Source and target are far larger than the caches when the sizes are.
+    Two ways are tried: tensor by tensor, and all bytes as one block, for which the C library uses streaming
+    stores. Source and target are larger than the caches if the tensors are.
     """
     if not sizes:
         return 0.0
@@ -47,7 +47,7 @@ def read_seconds(sizes: list[int], repeats: int = 9) -> float:
 
 
 def direct_write_bytes_per_second(folder: Path) -> float:
-    """What the disk takes of large writes that pass by the page cache (buffered and synced where it must)."""
+    """Speed of large direct writes to the disk (buffered and synced if direct writes are not supported)."""
     block = mmap.mmap(-1, 16 << 20)  # page-aligned
     block.write(os.urandom(1 << 20) * 16)
     path = folder / "direct_write"

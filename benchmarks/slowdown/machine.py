@@ -1,8 +1,8 @@
 """CPU time, memory and load of a process, its descendants and all other processes, from the kernel.
 
-Linux, by /proc; standard library only. Times are seconds, sizes bytes. Kernel threads are not counted,
-because they execute writes of processes. Neither are the processes of leave_out(): a server of this
-benchmark, which represents another machine.
+Reads /proc of Linux, and needs the standard library only. Times are in seconds, sizes in bytes. Kernel
+threads are not counted, because they execute writes of processes. The processes of leave_out() are not
+counted either: a server of this benchmark, which represents another machine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _left_out: set[int] = set()
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """CPU seconds up to a moment. The part of `busy` that is in no other field belongs to other processes."""
+    """CPU seconds so far. The part of `busy` that is in no other field belongs to other processes."""
 
     at: float
-    tree: float  # this process and its descendants, ended ones that were waited for included
-    nobody: float  # threads of the kernel, and what was left out
-    busy: float  # the whole machine without interrupts, with what the hypervisor took (steal)
+    tree: float  # this process and its descendants, including ended processes that were waited for
+    nobody: float  # threads of the kernel, and processes of leave_out()
+    busy: float  # the whole machine without interrupts, with the time that the hypervisor used (steal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def _processes() -> dict[int, _Process]:
 
 
 def _stat_fields(path: str) -> list[str]:
-    """Fields of a stat file after the command, which may hold spaces."""
+    """Fields of a stat file after the command, which may contain spaces."""
     text = Path(path).read_text()
     return text[text.rindex(")") + 2 :].split()
 
@@ -69,12 +69,12 @@ def _tree(processes: dict[int, _Process], root: int) -> list[_Process]:
 
 
 def leave_out(root: int) -> None:
-    """From now on this descendant and all below it are not part of the tree, and not of the others either."""
+    """Count this descendant and its descendants neither to this process nor to other processes."""
     _left_out.add(root)
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """CPU seconds of a process and its descendants, ended ones that were waited for included; 0 when gone."""
+    """CPU seconds of a process and its descendants, also of ended and waited-for ones; 0 if it has ended."""
     processes = _processes()
     return sum(process.cpu for process in _tree(processes, root)) if root in processes else 0.0
 
@@ -94,14 +94,14 @@ def usage() -> Usage:
 
 
 def share_of_others(before: Usage, after: Usage) -> float:
-    """The part of all cores that others used in between, 0 to 1."""
+    """The share of all cores that other processes used between two moments, 0 to 1."""
     known = after.tree - before.tree + after.nobody - before.nobody
     seconds = max(after.at - before.at, 1e-9) * (os.cpu_count() or 1)
     return max(0.0, after.busy - before.busy - known) / seconds
 
 
 def memory() -> int:
-    """Resident bytes of this process and its descendants; pages that they share count once (PSS)."""
+    """Resident bytes of this process and its descendants. Shared pages count once (PSS)."""
     return sum(_proportional_bytes(process.pid) for process in _tree(_processes(), os.getpid()))
 
 
@@ -114,9 +114,9 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def settle(timeout: float = 60.0) -> float:
-    """Wait until this process and its descendants have nothing to do and the disk has all; seconds taken.
+    """Wait until this process, its descendants and the disk are idle. Returns the seconds.
 
-    Work that a tool put off until after the block is so kept out of the next one, and is seen here.
+    So the work of a tool after a block does not affect the next block, and is measured here.
     """
     start = time.perf_counter()
     quiet_since, last, last_cpu = start, start, _cpu_of_the_rest()
@@ -133,7 +133,7 @@ def settle(timeout: float = 60.0) -> float:
 
 
 def _cpu_of_the_rest() -> float:
-    """CPU seconds of this process's other threads and of its descendants. Cheap: reads no other process."""
+    """CPU seconds of the other threads of this process and of its descendants."""
     total, rest = 0, [(os.getpid(), threading.get_native_id())]
     while rest:
         pid, without = rest.pop()
@@ -150,6 +150,6 @@ def _cpu_of_the_rest() -> float:
 
 
 def files_under(folder: Path) -> tuple[int, int]:
-    """How many files, and how many bytes in them."""
+    """Number of files below a folder, and their bytes."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)

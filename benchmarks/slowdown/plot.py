@@ -1,4 +1,4 @@
-"""The curve that the benchmark is about: slowdown against save interval, as PNG and SVG."""
+"""The main result of the benchmark as PNG and SVG: the curve of slowdown by save interval."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICKS = (1.0, 1.1, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
 
 
 def draw(rows: list[dict[str, Any]], stem: Path) -> None:
-    """Writes <stem>.png and <stem>.svg: above all tools on what each records most, below tdcore alone."""
+    """Write <stem>.png and <stem>.svg. Upper part: all tools, largest collections. Lower part: tdcore."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -42,7 +42,7 @@ def draw(rows: list[dict[str, Any]], stem: Path) -> None:
     separator = "\n" if len(models) == 1 else " "
     notes = (
         "filled: measured, with 95 % interval; open: estimated.",
-        "TensorBoard and wandb record histograms, the others values.",
+        "TensorBoard and wandb record histograms, the other tools record values.",
     )
     figure.text(0.5, 0.01, separator.join(notes), ha="center", fontsize=9)
     figure.tight_layout(rect=(0, 0.04, 1, 1))

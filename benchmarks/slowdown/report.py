@@ -20,10 +20,10 @@ _BUSY = "busy"
 
 
 def flat_rows(summaries: dict[Key, Summary]) -> list[dict[str, Any]]:
-    """One row per model, tool, collection, threads and interval: measured ones, then estimated ones.
+    """One row per model, tool, collection, threads and interval: first measured rows, then estimated rows.
 
-    An estimate spreads the cost of a saved step over the interval: all effects as measured at interval 10,
-    or the stall at interval 2 where 10 was not measured.
+    An estimate spreads the cost of a saved step over the interval. The cost is that of interval 10 with all
+    effects, or the stall at interval 2 if interval 10 was not measured.
     """
     rows = []
     for (model, tool, collection, interval, threads), one in summaries.items():
@@ -68,7 +68,7 @@ def _estimates(
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
-    """The flat rows as a table."""
+    """Write the flat rows as a Parquet table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -80,7 +80,7 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
 def show(
     console: Console, summaries: dict[Key, Summary], errors: dict[Key, str], costs: CostModel | None
 ) -> None:
-    """All tables."""
+    """Print all tables."""
     rows = flat_rows(summaries)
     for model in dict.fromkeys(key[0] for key in summaries):
         console.print(_slowdown_table(model, [row for row in rows if row["model"] == model]))
@@ -100,8 +100,8 @@ def _slowdown_table(model: str, rows: list[dict[str, Any]]) -> Table:
         "collection",
         *(str(interval) for interval in INTERVALS),
         title=f"slowdown by save interval: {WORKLOADS[model].title}",
-        caption="~ estimated from interval 10, or 2 where 10 was not measured; in brackets: 95 % bootstrap; "
-        "busy: others had the machine",
+        caption="~ estimated from interval 10, or from 2 if 10 was not measured; in brackets: 95 % "
+        "bootstrap; busy: other processes used the machine",
     )
     for tool, collection, threads in dict.fromkeys(
         (row["tool"], row["collection"], row["threads"]) for row in rows
@@ -142,9 +142,9 @@ def _cost_table(model: str, summaries: dict[Key, Summary]) -> Table:
         ),
         *("files", "CPU ms", "behind ms", "memory MB", "drops", "disk floor"),
         title=f"cost per saved step: {WORKLOADS[model].title}",
-        caption="inside: the training thread in the tool, by its own clock; limit: fastest plain copy of the "
-        "bytes (statistics: one read); behind: work left after the block, per saved step; CPU: all "
-        "processes, beside the training's own",
+        caption="inside: time of the training thread in the tool, by the tool's clock; limit: fastest plain "
+        "copy of the bytes (statistics: one read); behind: work after the block, per saved step; CPU: all "
+        "processes, without the training itself",
     )
     for (of, tool, collection, interval, threads), one in summaries.items():
         if of == model and tool != "none":

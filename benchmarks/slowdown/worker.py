@@ -1,4 +1,4 @@
-"""One process of the slowdown benchmark: trains by a cell's schedule and prints what it saw as JSON.
+"""One process of the slowdown benchmark: train by the schedule of a cell, and print the results as JSON.
 
     python -m benchmarks.slowdown.worker '{"model": "resnet18", "tool": "tdcore", ...}' FOLDER
 
@@ -46,7 +46,7 @@ class Training:
         )
 
     def step(self, number: int, tool: Tool) -> float:
-        """Trains on the next batch; seconds."""
+        """Train on the next batch. Returns the seconds."""
         data, target = self.batches[number % len(self.batches)]
         self._synchronize()
         start = time.perf_counter()
@@ -61,7 +61,7 @@ class Training:
         return time.perf_counter() - start
 
     def sizes_of(self, collection: str) -> list[int]:
-        """Bytes of each tensor of the collection, by one step that a hand-written collector watches."""
+        """Bytes of each tensor of the collection, measured by a Collector at one step."""
         collector = Collector(self.model, self.criterion, collection)
         collector.active = True
         data, target = self.batches[0]
@@ -74,7 +74,7 @@ class Training:
 
 
 def run_block(training: Training, tool: Tool, block: Block) -> dict[str, Any]:
-    """Trains one block, waits until the tool has nothing left to do, and tells what it took."""
+    """Train one block, wait until the tool is idle, and return the costs."""
     for step in range(block.start - block.lead_in, block.start):
         training.step(step, tool)
     tool.block_begins(bool(block.saved))
@@ -95,7 +95,7 @@ def run_block(training: Training, tool: Tool, block: Block) -> dict[str, Any]:
 
 
 def measure(cell: Cell, folder: Path) -> dict[str, Any]:
-    """All of a cell's schedule."""
+    """Run the whole schedule of a cell."""
     training = Training(cell)
     sizes = training.sizes_of(cell.collection)
     blocks = schedule(cell)

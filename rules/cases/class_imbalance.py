@@ -12,7 +12,7 @@ __all__ = ["FIRES", "QUIET"]
 
 
 def _labels(rare: int) -> Trace:
-    """20 batches of 50 labels, `rare` of them in each of class 1, all predicted as class 0."""
+    """20 batches of 50 labels, all predicted as class 0. `rare` labels of each batch are of class 1."""
     trace = Trace()
     for step in range(20):
         labels = np.repeat([0, 1], [50 - rare, rare])

@@ -28,7 +28,7 @@ FIRES = Case(
     found=((0, "Net_act_output_0"),),
 )
 QUIET = Case(
-    story="4 of 10 units are dead; the others are as sparse as before, so statistics look alike.",
+    story="4 of 10 units are dead, and the other units are sparse, so the share of zeros is nearly the same.",
     rule=DeadRelu(),
     trace=lambda: _outputs(4),
 )

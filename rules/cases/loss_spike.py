@@ -24,7 +24,7 @@ def _losses(high: int) -> Trace:
 
 
 FIRES = Case(
-    story="a loss with heavy noise that is eight times as large for six steps.",
+    story="a loss with heavy noise that becomes eight times as large for six steps.",
     rule=LossSpike(),
     trace=lambda: _losses(6),
     found=((62, LOSS),),

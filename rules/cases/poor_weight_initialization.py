@@ -27,13 +27,13 @@ def _opening(fading: float, falling: float) -> Trace:
 
 
 FIRES = Case(
-    story="weights with a tenth of the usual deviation: the signal fades, and the loss does not fall.",
+    story="weights that are ten times too small: activations shrink, and the loss does not fall.",
     rule=PoorWeightInitialization(),
     trace=lambda: _opening(0.1, 1.0),
     found=((9, LAST),),
 )
 QUIET = Case(
-    story="layers that differ as much, as in a pretrained network, with a loss that falls.",
+    story="layers with the same differences, as in a pretrained network, and a loss that falls.",
     rule=PoorWeightInitialization(),
     trace=lambda: _opening(0.1, 0.95),
 )

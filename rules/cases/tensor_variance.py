@@ -22,7 +22,7 @@ def _weights(*deviations: float) -> Trace:
 
 
 FIRES = Case(
-    story="a weight whose deviation grows tenfold per saved step, with a limit of 10 for the variance.",
+    story="a weight whose standard deviation grows tenfold per saved step. The limit of the variance is 10.",
     rule=TensorVariance(max_threshold=10.0, min_threshold=1e-5),
     trace=lambda: _weights(0.1, 1.0, 10.0),
     found=((20, NAME),),

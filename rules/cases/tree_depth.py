@@ -27,7 +27,7 @@ def _chain(depth: int) -> Trace:
 
 
 FIRES = Case(
-    story="a chain of five splits, deeper than 4 although log2 of its last node is 3.3.",
+    story="a chain of five splits, deeper than 4 although log2 of its largest node number is 3.3.",
     rule=TreeDepth(),
     trace=lambda: _chain(5),
     found=((10, "trees/ID"),),

@@ -21,7 +21,7 @@ DIAGNOSIS_CAPTURES = (
         reduction_config=STATISTICS,
     ),
     CollectionConfig(
-        name="model_inputs",  # the model goes by its class, other modules by their path
+        name="model_inputs",  # the model has the name of its class
         include_regex=(r"^(?!.*[Ll]oss)[A-Z]\w*_input_[\w.]+$",),
         save_config=SaveConfig(save_interval=5),
         reduction_config=STATISTICS,
@@ -34,7 +34,7 @@ DIAGNOSIS_CAPTURES = (
     ),
 )
 
-_EARLY = range(40)  # steps in which most faults show; all of them are saved
+_EARLY = range(40)  # steps at which most faults appear; all of these steps are saved
 _OFTEN = SaveConfig(save_interval=10, save_steps=_EARLY)
 _OF_LOSSES = SaveConfig(
     save_interval=5, save_steps=_EARLY, mode_save_configs={ModeKeys.EVAL: SaveConfigMode(save_interval=1)}

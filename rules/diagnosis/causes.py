@@ -1,6 +1,7 @@
-"""The table of causes: the sign of each cause, the causes that it explains, the change, and a check of it.
+"""Table of causes: the sign of each cause, the causes that it explains, the advice, and its check.
 
-If two causes are equally strong, the order counts: data, loss, initialisation, graph, update, model.
+Of two equally strong causes, the earlier one is reported first. The order is: data, loss, initialisation,
+graph, update, model.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ _TABLE = (
             "padding",
             "overfitting",
         ),
-        change="Look at one batch as the model gets it: a wrong column, a mask, a transform to zeros.",
+        change="Look at one batch of inputs: search for a wrong column, a mask, or a transform that returns "
+        "zeros.",
         check="The inputs have a standard deviation above zero, and the first layer has gradients.",
     ),
     Cause(
@@ -84,13 +86,14 @@ _TABLE = (
         sign=signs_data.one_class,
         explains=("class imbalance", "overfitting", "training has stopped in the middle", *_NOT_LEARNING),
         change="Shuffle the data set before it is split, and check how labels are read.",
-        check="Batches hold labels of all classes.",
+        check="Batches contain labels of all classes.",
     ),
     Cause(
         name="shapes of the loss are broadcast",
         sign=signs_loss.broadcast,
         explains=(*_NOT_LEARNING, "capacity too small"),
-        change="Give both the same shape: `loss(outputs.squeeze(1), targets)` or `targets.unsqueeze(1)`.",
+        change="Give outputs and targets the same shape: `loss(outputs.squeeze(1), targets)` or "
+        "`targets.unsqueeze(1)`.",
         check="Inputs 0 and 1 of the loss have the same shape.",
     ),
     Cause(
@@ -98,14 +101,14 @@ _TABLE = (
         sign=signs_loss.softmax_before_loss,
         explains=(*_NOT_LEARNING, "vanishing gradients", "learning rate too low"),
         change="Remove the softmax: CrossEntropyLoss takes logits and applies log_softmax itself.",
-        check="The outputs that the loss gets have negative values too, and the loss falls below 1.",
+        check="The inputs of the loss also have negative values, and the loss falls below 1.",
     ),
     Cause(
         name="sigmoid before the loss",
         sign=signs_loss.sigmoid_before_loss,
         explains=(*_NOT_LEARNING, "vanishing gradients", "learning rate too low"),
         change="Remove the sigmoid, or use BCELoss with it: BCEWithLogitsLoss takes logits.",
-        check="The outputs that the loss gets have negative values too.",
+        check="The inputs of the loss also have negative values.",
     ),
     Cause(
         name="logits before a likelihood loss",
@@ -119,14 +122,14 @@ _TABLE = (
         sign=signs_loss.loss_is_maximised,
         explains=(*_SIZES, *_NUMERIC, "overfitting", *_NOT_LEARNING),
         change="Change the sign of the loss; with a reward or a likelihood, minimise its negative.",
-        check="The loss falls towards its lower bound and not past it.",
+        check="The loss falls towards its lower bound and not below it.",
     ),
     Cause(
         name="the loss is scaled down",
         sign=signs_loss.loss_is_scaled_down,
         explains=("learning rate too low", "clipping too tight", "vanishing gradients", *_NOT_LEARNING),
-        change="Remove the factor, or divide by the number of samples once and not again.",
-        check="The first loss is about that of random outputs: log(classes) for a cross-entropy.",
+        change="Remove the factor, or divide by the number of samples only once.",
+        check="The first loss is about the loss of random outputs: log(classes) for a cross-entropy.",
     ),
     Cause(
         name="weights start alike",
@@ -179,8 +182,8 @@ _TABLE = (
         name="exploding gradients",
         sign=signs_model.exploding_gradients,
         explains=("logarithm or root of zero", "learning rate too high", "weights start too large"),
-        change="Clip: `torch.nn.utils.clip_grad_norm_(parameters, 1.0)`; initialise recurrent weights "
-        "orthogonally, if there are any.",
+        change="Clip: `torch.nn.utils.clip_grad_norm_(parameters, 1.0)`; initialise recurrent weights, if "
+        "there are any, with orthogonal matrices.",
         check="The norm of the gradients stays within a factor of 100 of its median.",
     ),
     Cause(
@@ -196,7 +199,7 @@ _TABLE = (
             *_NOT_LEARNING,
         ),
         change="Subtract the mean and divide by the standard deviation of the training data.",
-        check="The inputs have mean 0 and standard deviation 1, about.",
+        check="The inputs have a mean of about 0 and a standard deviation of about 1.",
     ),
     Cause(
         name="a layer is never called",
@@ -218,13 +221,13 @@ _TABLE = (
         sign=signs_graph.not_owned,
         explains=("frozen parameters", "the graph is cut", "gradients are never cleared", *_NOT_LEARNING),
         change="Give the optimizer `model.parameters()`, after all layers have been made.",
-        check="`trial.notes()` has no `not_owned`.",
+        check="`trial.notes()` does not contain `not_owned`.",
     ),
     Cause(
         name="frozen parameters",
         sign=signs_graph.frozen,
-        change="Where it is not meant: `parameter.requires_grad_(True)` before the optimizer is made.",
-        check="`trial.notes()['frozen']` lists only what is meant to be frozen.",
+        change="If this is not intended, call `parameter.requires_grad_(True)` before the optimizer is made.",
+        check="`trial.notes()['frozen']` lists only parameters that are frozen on purpose.",
     ),
     Cause(
         name="gradients are cleared before the step",
@@ -244,16 +247,18 @@ _TABLE = (
         name="a layer stays in eval mode",
         sign=signs_graph.stays_in_eval,
         explains=("overfitting", *_NOT_LEARNING),
-        change="Call `model.train()` before each training epoch; where a layer is to stay in eval mode, "
-        "freeze its parameters too.",
-        check="`trial.notes()` has no `eval_in_training`.",
+        change="Call `model.train()` before each training epoch. If a layer must stay in eval mode, freeze "
+        "its parameters too.",
+        check="`trial.notes()` does not contain `eval_in_training`.",
     ),
     Cause(
         name="weights change in evaluation",
         sign=signs_graph.updates_in_evaluation,
         explains=("exploding gradients",),
-        change="Take backward() and optimizer.step() out of the evaluation; run it under torch.no_grad().",
-        check="No gradients are recorded in EVAL mode, and weights are the same before and after it.",
+        change="Take backward() and optimizer.step() out of the evaluation, and run the evaluation under "
+        "torch.no_grad().",
+        check="No gradients are recorded in EVAL mode, and weights are the same before and after an "
+        "evaluation.",
     ),
     Cause(
         name="updates are lost in half precision",
@@ -266,7 +271,8 @@ _TABLE = (
         name="training has stopped in the middle",
         sign=signs_steps.training_stopped,
         explains=("learning rate too low", *_NOT_LEARNING),
-        change="Look at the learning rate's schedule: its number of steps, and how often it is stepped.",
+        change="Check the schedule of the learning rate: its number of steps, and how often scheduler.step() "
+        "is called.",
         check="The learning rate is above zero until the last step.",
     ),
     Cause(
@@ -300,7 +306,7 @@ _TABLE = (
             "overfitting",
             "logarithm or root of zero",
         ),
-        change="Look at the batches of the steps that are named; drop or repair them.",
+        change="Look at the batches of the steps in the evidence; drop or repair these batches.",
         check="The scale of the inputs is the same at all steps.",
     ),
     Cause(
@@ -324,7 +330,7 @@ _TABLE = (
         sign=signs_steps.rate_too_low,
         explains=("targets unrelated to the inputs",),
         excludes=("learning rate too high",),
-        change="Multiply the learning rate by 10, and again, until updates are about 1/1000 of the weights.",
+        change="Multiply the learning rate by 10, repeatedly, until updates are about 1/1000 of the weights.",
         check="Updates are around 0.001 of the weights, and the loss falls.",
     ),
     Cause(
@@ -345,14 +351,15 @@ _TABLE = (
         name="capacity too small",
         sign=signs_model.capacity,
         explains=("dead units", *_NOT_LEARNING),
-        change="Widen the layer that is named; look for a mask or a pruning that was left on.",
+        change="Widen the layer in the evidence. Look for a mask or a pruning that is still active.",
         check="The training loss falls further than before.",
     ),
     Cause(
         name="saturated activations",
         sign=signs_model.saturated_activations,
         explains=("vanishing gradients", *_NOT_LEARNING),
-        change="Start with smaller weights, normalise the inputs, or add a normalisation before it.",
+        change="Start with smaller weights, normalise the inputs, or add a normalisation before the "
+        "activation.",
         check="Fewer than half of the outputs are near the ends of the activation's range.",
     ),
     Cause(
@@ -360,7 +367,7 @@ _TABLE = (
         sign=signs_model.vanishing_gradients,
         explains=_NOT_LEARNING,
         change="Use ReLU or GELU with residual connections or a normalisation between the layers.",
-        check="The gradients of the first layer are at least 1/100 of those of the last.",
+        check="The gradients of the first layer are at least 1/100 of the gradients of the last layer.",
     ),
     Cause(
         name="class imbalance",
@@ -378,15 +385,15 @@ _TABLE = (
     Cause(
         name="overfitting",
         sign=signs_loss.overfitting,
-        change="Stop where the validation loss was lowest; use more data, augmentation or dropout.",
+        change="Stop at the step with the lowest validation loss; use more data, augmentation or dropout.",
         check="The validation loss follows the training loss.",
     ),
     Cause(
         name="targets unrelated to the inputs",
         sign=signs_loss.targets_unrelated,
-        change="Check that labels belong to their inputs: shuffle both with one permutation, look at ten "
-        "pairs. Then try to overfit one batch.",
-        check="The loss of a single batch that is repeated falls to zero, and that of all data falls too.",
+        change="Check that labels belong to their inputs: shuffle both with the same permutation, and look "
+        "at ten pairs. Then try to overfit one batch.",
+        check="The loss of a single repeated batch falls to zero, and the loss of all data falls too.",
     ),
 )
 

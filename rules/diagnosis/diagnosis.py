@@ -1,7 +1,7 @@
 """diagnose(): finds at most three causes of the faults of a run, each with evidence, place and advice.
 
-Each cause of the table (causes.py) is checked. A cause that another cause explains becomes its by-product. Of
-two causes that exclude each other the stronger one is kept.
+Each cause of the table (causes.py) is checked. A cause that another cause explains becomes a by-product of
+the other cause. If two causes exclude each other, the stronger cause is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST", "Diagnosed", "Diagnosis", "diagnose", "rank"]
 
 MOST = 3  # maximum number of reported causes
-_WEAKER = 0.72  # a cause explains others up to its own strength divided by this
+_WEAKER = 0.72  # a cause explains only causes of at most its own strength / _WEAKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Diagnosed:
         cause: Name of the cause.
         strength: From 0 to 1.
         evidence: Evidence for the cause, in order of steps.
-        by_products: Names of causes that it explains.
+        by_products: Names of causes that this cause explains.
         change: Advice for a change.
         check: How to check that the change helped.
         epoch: Epoch of the first evidence (Hook.set_epoch); None if it is not known.
@@ -176,11 +176,11 @@ def rank(facts: Facts, causes: Mapping[str, Cause] = CAUSES) -> tuple[Diagnosed,
 def _roots(found: list[Cause], strength: Mapping[str, float]) -> tuple[list[Cause], dict[str, list[str]]]:
     """(causes that no other cause explains, the strongest first; the by-products of each cause).
 
-    A cause is selected if no remaining cause explains it; in a circle the strongest cause is selected. Causes
-    that it explains, or that contradict it, are removed then: of two contradicting causes the stronger one
-    stays.
+    A cause is selected if no remaining cause explains it. If remaining causes explain each other in a circle,
+    the strongest cause is selected. The causes that the selected cause explains are then removed. Of two
+    contradicting causes, the weaker cause is removed.
     """
-    left = sorted(found, key=lambda cause: -strength[cause.name])  # in the order of the table where equal
+    left = sorted(found, key=lambda cause: -strength[cause.name])  # stable: in the order of the table
     kept: list[Cause] = []
     by_products: dict[str, list[str]] = {}
     while left:
@@ -205,5 +205,5 @@ def _explains(cause: Cause, other: Cause, strength: Mapping[str, float]) -> bool
     if cause is other or other.name not in cause.explains or _contradict(cause, other):
         return False
     if cause.name in other.explains and strength[other.name] > strength[cause.name]:
-        return False  # each explains the other: the stronger one counts
+        return False  # each explains the other: only the stronger cause explains
     return strength[other.name] * _WEAKER <= strength[cause.name]

@@ -194,7 +194,7 @@ class Facts:
 
     @cached_property
     def roots(self) -> list[str]:
-        """Names of the models, the longest first. The names of their parameters begin with them."""
+        """Names of the models, the longest first. The name of a model begins the names of its parameters."""
         names = dict.fromkeys(name for _, name in (*self.histories, *self.absent))
         parameters = [name.removeprefix("gradient/") for name in names if name.startswith("gradient/")]
         outputs = [name.rpartition("_output_")[0] for name in names if "_output_" in name]
@@ -223,14 +223,14 @@ class Facts:
         return bare.split("_", 1)[-1].rpartition(".")[0]
 
     def noted(self, heading: str) -> dict[str, str]:
-        """A note of the hook as names with texts; {} if there is none, or if it has another form."""
+        """A note of the hook as a mapping of names to texts; {} if there is no such mapping."""
         found = self.notes.get(heading)
         if isinstance(found, dict):
             return {str(name): str(text) for name, text in found.items()}
         return {str(name): "" for name in found} if isinstance(found, list) else {}
 
     def loss_inputs(self) -> Iterator[tuple[History, History | None]]:
-        """(outputs, targets) with which loss modules were called."""
+        """The pairs (outputs, targets) with which loss modules were called."""
         names = {one.name.rsplit("_output_", 1)[0] for one in self.of_kind("loss")}
         names |= {
             one.name.removesuffix("_input_0")

@@ -20,13 +20,13 @@ __all__ = [
     "padding",
 ]
 
-_LARGE_RMS = 20.0  # of inputs; bytes of images have 100 and more, normalised ones about 1
+_LARGE_RMS = 20.0  # of inputs; images stored as bytes have 100 or more, normalised inputs about 1
 _FAR_MEAN = 5.0  # distance of the mean from zero, in standard deviations
-_OUTLYING = 5.0  # times the usual spread
-_GAP = 2.0  # between outlying batches and the others; heavy tails have none
+_OUTLYING = 5.0  # limit for the distance of a batch, in units of the usual spread
+_GAP = 2.0  # ratio between outlying batches and the other batches; heavy tails have no such gap
 _LABELS = "labels"
-_CLASSES, _PER_CLASS = 1000, 50  # classes at most, and labels of each on average, before they are compared
-_RARE = 0.25  # of an equal share
+_CLASSES, _PER_CLASS = 1000, 50  # maximum number of classes, and minimum mean number of labels per class
+_RARE = 0.25  # limit for the share of a class, in units of an equal share
 _PADDED = 0.6  # share of zeros in token ids or sequences
 
 
@@ -55,7 +55,8 @@ def inputs_are_constant(facts: Facts) -> Iterator[Evidence]:
         same = (history.least == history.most) & (history.count > 1) & (history.bad == 0)
         if len(history) >= 3 and same.all() and len(set(history.least.tolist())) == 1:
             yield Evidence(
-                why=f"all of {history.name} is {rounded(history.least[0])} at all {len(history)} steps",
+                why=f"all elements of {history.name} are {rounded(history.least[0])} at all {len(history)} "
+                "steps",
                 strength=CERTAIN,
                 tensors=(history.name,),
                 mode=history.mode,
@@ -75,7 +76,8 @@ def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
         at = int(np.flatnonzero(large | far)[0])
         yield Evidence(
             why=f"{history.name} has mean {rounded(history.mean[at])} and standard deviation "
-            f"{rounded(history.std[at])}; networks are made for values around 0 with a deviation around 1",
+            f"{rounded(history.std[at])}; networks are designed for values around 0 with a standard "
+            "deviation around 1",
             strength=0.85,
             tensors=(history.name,),
             mode=history.mode,
@@ -134,7 +136,7 @@ def one_class(facts: Facts) -> Iterator[Evidence]:
     for history in _targets(facts):
         contrasts = history.name != _LABELS and not _loss_stays_high(facts)
         if contrasts:
-            continue  # a contrastive loss has the same class for all, and falls
+            continue  # all samples of a contrastive loss have the same class
         if len(history) >= 3 and (history.count > 1).any() and len({*history.least, *history.most}) == 1:
             yield Evidence(
                 why=f"all labels of all {len(history)} batches are {history.least[0]:.0f}",
@@ -147,7 +149,7 @@ def one_class(facts: Facts) -> Iterator[Evidence]:
 
 
 def _loss_stays_high(facts: Facts) -> bool:
-    """Whether the loss of a single class is trivial: it comes close to zero at once."""
+    """Whether the loss is close to zero for the second half of the run, as it is with a single class."""
     return any(len(one) > 10 and np.median(one.mean[len(one) // 2 :]) < 0.02 for one in facts.losses[:1])
 
 
@@ -177,7 +179,7 @@ def imbalance(facts: Facts) -> Iterator[Evidence]:
 
 
 def padding(facts: Facts) -> Iterator[Evidence]:
-    """Token numbers or sequences that are zero for the larger part."""
+    """Token ids or sequences in which most elements are zero."""
     for finding in facts.findings.get("NLPSequenceRatio", ())[:1]:
         yield Evidence(
             why=finding.why,
@@ -192,7 +194,8 @@ def padding(facts: Facts) -> Iterator[Evidence]:
             continue
         if len(history) >= 3 and np.mean(history.zeros > _PADDED) > 0.8 and np.all(history.std > 0):
             yield Evidence(
-                why=f"{history.zeros.mean():.0%} of {history.name} is zero: most of each sequence is padding",
+                why=f"{history.zeros.mean():.0%} of the elements of {history.name} are zero: most of each "
+                "sequence is padding",
                 strength=LIKELY if not history.is_float else POSSIBLE,
                 tensors=(history.name,),
                 mode=history.mode,

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _NO_BACKWARD, _CLEARED = "no_backward", "cleared"
-_FEW = 0.2  # of all weights
+_FEW = 0.2  # share of all weights
 _IN_EVAL = "eval_in_training"
 
 
@@ -32,7 +32,7 @@ def _names(facts: Facts, note: str) -> set[str]:
 
 
 def _is_uncalled(facts: Facts, name: str) -> bool:
-    """Whether a parameter is in a module that no forward pass called; the note names the outermost ones."""
+    """Whether no forward pass called the module of a parameter. The note lists outermost modules only."""
     module = facts.module_of(name)
     return any(module == one or module.startswith(f"{one}.") for one in facts.noted("never_called"))
 
@@ -50,7 +50,7 @@ def _unused(facts: Facts) -> list[str]:
 
 
 def never_called(facts: Facts) -> Iterator[Evidence]:
-    """Modules with parameters that the forward pass never calls, and whose parameters it never reads."""
+    """Modules that the forward pass never calls, and whose parameters have no gradients."""
     names = _unused(facts)
     if names:
         modules = sorted({facts.module_of(name) for name in names})
@@ -64,7 +64,7 @@ def never_called(facts: Facts) -> Iterator[Evidence]:
 
 
 def not_owned(facts: Facts) -> Iterator[Evidence]:
-    """Parameters that have gradients, or could have them, and that no optimizer holds."""
+    """Parameters that have gradients, or could have gradients, and that no optimizer has."""
     left_out = _names(facts, "frozen") | {name.removeprefix("gradient/") for name in _unused(facts)}
     names = [name for name in facts.noted("not_owned") if name not in left_out]
     if names:
@@ -81,7 +81,7 @@ def not_owned(facts: Facts) -> Iterator[Evidence]:
 def frozen(facts: Facts) -> Iterator[Evidence]:
     """A few parameters with requires_grad=False between layers that are trained.
 
-    A frozen backbone, a teacher or adapters next to frozen layers are intended, and no sign of a fault.
+    A frozen backbone, a teacher or adapters next to frozen layers are intended, and are not a fault.
     """
     names = _names(facts, "frozen")
     weights = [one.name for one in facts.of_kind("weight")]
@@ -142,7 +142,7 @@ def cleared_before_step(facts: Facts) -> Iterator[Evidence]:
         gradients = [] if len(zero) == len(cleared) else facts.gradients
     if zero and (not gradients or len(zero) == len(gradients)) and facts.losses:
         yield Evidence(
-            why=f"all {len(zero)} gradients are zero or gone when the optimizer steps, at {times} steps",
+            why=f"all {len(zero)} gradients are zero or None when the optimizer steps, at {times} steps",
             strength=0.93,
             tensors=tuple(zero),
             mode=facts.training,
@@ -151,7 +151,7 @@ def cleared_before_step(facts: Facts) -> Iterator[Evidence]:
 
 
 def never_cleared(facts: Facts) -> Iterator[Evidence]:
-    """Gradients that add up: they change little from step to step and grow all the time."""
+    """Gradients that accumulate: they change little from step to step and grow all the time."""
     growing: list[tuple[History, float]] = []
     judged = 0
     for gradient in facts.gradients:
@@ -160,7 +160,7 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
             continue
         sizes = gradient.rms
         apart = np.flatnonzero(np.diff(gradient.steps) > 2)
-        row = int(apart[0]) + 1 if apart.size else sizes.size  # values of steps in a row, from the first on
+        row = int(apart[0]) + 1 if apart.size else sizes.size  # number of first values without a gap
         if not np.all(sizes > 0) or row < 30:
             continue
         judged += 1
@@ -172,8 +172,8 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
     if judged and len(growing) >= 0.6 * judged:
         names = [one.name for one, _ in growing]
         yield Evidence(
-            why=f"the gradients of {len(growing)} of {judged} weights grow up to "
-            f"{rounded(max(growth for _, growth in growing))} times and change by a few percent "
+            why=f"the gradients of {len(growing)} of {judged} weights grow by a factor of up to "
+            f"{rounded(max(growth for _, growth in growing))} and change by a few percent "
             "from step to step, as sums over many steps do",
             strength=0.88,
             tensors=tuple(names),
@@ -223,7 +223,7 @@ def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
     if noted.get(facts.root, "always") != "always":
         evaluated = next(facts.of_kind("loss", "output", mode="EVAL"), None)
         yield Evidence(
-            why="an optimizer steps after forwards in eval mode, at some steps of the training",
+            why="at some steps of the training, an optimizer steps after a forward pass in eval mode",
             strength=0.9,
             tensors=tuple(one.name for one in facts.matrices),
             mode="EVAL",
@@ -245,7 +245,7 @@ def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
         together = (np.diff(weight.steps) == 1) & (np.diff(weight.global_steps) == 1)  # no step between them
         changed = (np.diff(weight.mean) != 0) & (np.diff(weight.square_sum) != 0)
         pairs = np.flatnonzero(together)
-        again = pairs[1:][changed[pairs][1:] & changed[pairs][:-1]]  # once: other weights were loaded
+        again = pairs[1:][changed[pairs][1:] & changed[pairs][:-1]]  # one change: a load of weights
         if again.size:
             at = int(again[0]) + 1
             yield Evidence(

@@ -1,4 +1,4 @@
-"""Signs of faults in the loss: what it is given, its sign and scale, and how it develops."""
+"""Signs of faults in the loss: its inputs, its sign and scale, and how it changes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 _NOT_NEGATIVE = ("CrossEntropy", "MSE", "L1", "BCE", "Huber", "NLL")  # losses that are never below zero
-_ROUNDING = 1e-3  # of a logarithm of a probability near 1, in half precision
-_GROWN = 30.0  # times, before a value that is not finite
-_ENDLESS = 60.0  # times the first loss, or one; a likelihood of continuous values may be a little below zero
-_RISEN, _GAP = 1.08, 2.0  # of a validation loss, relative to its lowest and to the training loss
-_OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
+_ROUNDING = 1e-3  # rounding error of the logarithm of a probability near 1, in half precision
+_GROWN = 30.0  # factor by which magnitudes have grown before a value that is not finite
+_ENDLESS = 60.0  # times the first loss, or 1; likelihoods of continuous values can be a little below zero
+_RISEN, _GAP = 1.08, 2.0  # limits of a validation loss, relative to its lowest value and to the training loss
+_OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is as bad as a guess
 
 
 def softmax_before_loss(facts: Facts) -> Iterator[Evidence]:
@@ -41,7 +41,7 @@ def softmax_before_loss(facts: Facts) -> Iterator[Evidence]:
             yield Evidence(
                 why=f"{outputs.name} is between {rounded(outputs.least.min())} and "
                 f"{rounded(outputs.most.max())} and has the mean 1/{classes}: these are probabilities, and "
-                "the loss takes a softmax of them again",
+                "the loss applies a second softmax",
                 strength=0.97,
                 tensors=(outputs.name,),
                 mode=outputs.mode,
@@ -79,7 +79,8 @@ def logits_before_nll(facts: Facts) -> Iterator[Evidence]:
         if finite >= 2 and outputs.is_float and np.count_nonzero(above) > finite / 2:
             yield Evidence(
                 why=f"{outputs.name} is up to {rounded(np.nanmax(outputs.most))}: logarithms of "
-                "probabilities are at most 0, so the loss has no lower bound and measures no likelihood",
+                "probabilities are at most 0, so the loss has no lower bound and does not measure a "
+                "likelihood",
                 strength=0.97,
                 tensors=(outputs.name,),
                 mode=outputs.mode,
@@ -88,7 +89,7 @@ def logits_before_nll(facts: Facts) -> Iterator[Evidence]:
 
 
 def broadcast(facts: Facts) -> Iterator[Evidence]:
-    """Outputs and targets of different shapes, which a loss of single elements broadcasts to a larger one."""
+    """Outputs and targets of different shapes, which an elementwise loss broadcasts to a larger shape."""
     for outputs, targets in facts.loss_inputs():
         if targets is None or not targets.is_float or outputs.shape == targets.shape:
             continue
@@ -98,8 +99,8 @@ def broadcast(facts: Facts) -> Iterator[Evidence]:
             continue
         if np.prod(shape) > max(np.prod(outputs.shape), np.prod(targets.shape)):
             yield Evidence(
-                why=f"the loss is given outputs of shape {list(outputs.shape)} and targets of shape "
-                f"{list(targets.shape)}, and compares each with each: {list(shape)}",
+                why=f"the loss gets outputs of shape {list(outputs.shape)} and targets of shape "
+                f"{list(targets.shape)}, and broadcasts both to shape {list(shape)}",
                 strength=CERTAIN,
                 tensors=(outputs.name, targets.name),
                 mode=outputs.mode,
@@ -136,12 +137,12 @@ def log_of_zero(facts: Facts) -> Iterator[Evidence]:
 
 
 def _recovers(facts: Facts, losses: list[History]) -> bool:
-    """Whether all are finite again at the end: an overflow under a gradient scaler, whose step is skipped."""
+    """Whether all values are finite at the end, as after an overflow that a gradient scaler skipped."""
     return all(one.bad[-1] == 0 for one in (*facts.gradients, *losses) if len(one))
 
 
 def _diverges(facts: Facts, losses: list[History], step: int) -> bool:
-    """Whether sizes had grown before the step: then the update is at fault, not the formula of the loss."""
+    """Whether magnitudes had grown before the step, so that the update is the cause."""
     for one in (*facts.matrices, *facts.gradients, *losses):
         before = np.abs(one.mean) if one in losses else one.rms
         sizes = before[(one.steps < step) & (one.bad == 0)]
@@ -161,7 +162,7 @@ def _bad_until(history: History, step: int) -> bool:
 
 
 def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
-    """A loss that falls below zero without an end."""
+    """A loss that falls further and further below zero."""
     for loss in facts.losses[:1]:
         if len(loss) < 10:
             continue
@@ -174,8 +175,8 @@ def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
         if falls and (bounded or late < -_ENDLESS * max(-first, 1.0)):
             below = np.flatnonzero(loss.mean < 2 * first)
             yield Evidence(
-                why=f"the loss starts at {rounded(first)} and falls to {rounded(late)} without an end: "
-                "errors are below zero only where their sign is wrong",
+                why=f"the loss starts at {rounded(first)} and falls further and further, to {rounded(late)}: "
+                "an error below zero has the wrong sign",
                 strength=0.88 if bounded else LIKELY,
                 tensors=(loss.name,),
                 mode=loss.mode,
@@ -184,7 +185,7 @@ def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
 
 
 def loss_is_scaled_down(facts: Facts) -> Iterator[Evidence]:
-    """A loss that starts near zero, with gradients as small."""
+    """A loss that starts near zero, and gradients near zero."""
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
     adaptive = is_adaptive(facts)
     for loss in facts.losses[:1]:
@@ -207,7 +208,7 @@ def loss_is_scaled_down(facts: Facts) -> Iterator[Evidence]:
 
 
 def overfitting(facts: Facts) -> Iterator[Evidence]:
-    """A validation loss that rises while the training loss goes on falling."""
+    """A validation loss that rises while the training loss continues to fall."""
     for loss in facts.losses[:1]:
         held_out = facts.get(loss.name, "EVAL")
         if held_out is None or len(loss) < 20:
@@ -241,7 +242,7 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
 
 
 def _stands_still(facts: Facts, name: str) -> bool:
-    """Whether a validation loss ends close to its lowest and not far above the training loss."""
+    """Whether a validation loss ends close to its lowest value and not far above the training loss."""
     training, held_out = facts.get(name), facts.get(name, "EVAL")
     if training is None or held_out is None:
         return False
@@ -258,7 +259,7 @@ def _rounds(held_out: History, training: History) -> tuple[list[int], list[float
 
 
 def _chance(facts: Facts, loss: History) -> float:
-    """The loss of a constant guess: each class equally often, or the mean; infinity where it is not known."""
+    """The loss of a constant guess (equal probabilities, or the mean); infinity if it is not known."""
     module = loss.name.rsplit("_output_", 1)[0]
     outputs, targets = facts.get(f"{module}_input_0"), facts.get(f"{module}_input_1")
     if "MSE" in module and targets is not None and targets.is_float and len(targets):
@@ -269,7 +270,7 @@ def _chance(facts: Facts, loss: History) -> float:
 
 
 def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
-    """A loss that stays where it started, though updates have a healthy size."""
+    """A loss that stays near its first value although updates have a normal size."""
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
     healthy = ratios and 5e-5 < float(np.median(ratios)) < 0.2
     for loss in facts.losses[:1]:
@@ -281,9 +282,11 @@ def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
         noise = float(np.std(loss.mean[len(loss) // 2 :]))
         flat = last > first - max(0.08 * abs(first), 0.5 * noise) and 0.8 * chance < first < 1.25 * chance
         if flat or 0.97 * chance < last < 1.1 * chance:
-            stays = f"ends at {rounded(last)}, which is chance," if not flat else f"stays at {rounded(last)}"
+            stays = (
+                f"stays at {rounded(last)}" if flat else f"ends at {rounded(last)}, as by a constant guess,"
+            )
             yield Evidence(
-                why=f"the loss {stays} though weights change by "
+                why=f"the loss {stays} although weights change by "
                 f"{rounded(float(np.median(ratios)))} of their size at each step",
                 strength=POSSIBLE + 0.1,
                 tensors=(loss.name,),

@@ -1,4 +1,4 @@
-"""Signs of faults in the model: how weights start, and what happens to activations and gradients."""
+"""Signs of faults in the model: initial weights, activations and gradients."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = [
 # normal distribution 1.41, a standard deviation of 0.02 with 768 inputs 0.55.
 _GAIN_LARGE, _GAIN_SMALL = 6.0, 0.03
 _MOSTLY_DEAD = 80.0  # percent of the units of a layer
-_DEAD = 0.99  # share of zeros in the outputs of an activation
-_VANISHED = 1e-4  # of the gradient of the last layer
+_DEAD = 0.99  # minimum share of zeros in the outputs of a dead activation
+_VANISHED = 1e-4  # ratio to the gradient of the last layer
 
 
 def _gains(facts: Facts) -> list[tuple[History, float]]:
@@ -60,7 +60,7 @@ def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
         yield _about_start(
             large,
             len(gains),
-            f"weights start with up to {rounded(largest)} times the deviation 1/sqrt(inputs)",
+            f"weights start with up to {rounded(largest)} times the usual standard deviation 1/sqrt(inputs)",
             0.9 if largest > 2 * _GAIN_LARGE else LIKELY,
         )
 
@@ -74,7 +74,8 @@ def weights_start_too_small(facts: Facts) -> Iterator[Evidence]:
         yield _about_start(
             small,
             len(gains),
-            f"weights start with {rounded(min(gain for _, gain in small))} times the usual 1/sqrt(inputs)",
+            f"weights start with {rounded(min(gain for _, gain in small))} times the usual standard "
+            "deviation 1/sqrt(inputs)",
             0.9,
         )
 
@@ -100,7 +101,8 @@ def capacity(facts: Facts) -> Iterator[Evidence]:
         late = weight.zeros[-max(1, len(weight) // 2) :]
         if weight.shape[0] > 1 and late.min(initial=1.0) > 0.9 and weight.rms[-1] > 0:
             yield Evidence(
-                why=f"{late.mean():.0%} of {weight.name} is zero to the end: hardly any of its units is used",
+                why=f"{late.mean():.0%} of {weight.name} stays zero until the end: hardly any of its units "
+                "is used",
                 strength=LIKELY,
                 tensors=(weight.name,),
                 mode=weight.mode,
@@ -108,7 +110,8 @@ def capacity(facts: Facts) -> Iterator[Evidence]:
             )
         elif weight.shape[0] == 1 and weight.fan_in > 4 and after.shape[1] == 1:
             yield Evidence(
-                why=f"{weight.name} has one unit, through which everything must pass",
+                why=f"{weight.name} has a single unit, which limits the information that reaches the next "
+                "layers",
                 strength=LIKELY,
                 tensors=(weight.name,),
                 mode=weight.mode,
@@ -176,7 +179,7 @@ def vanishing_gradients(facts: Facts) -> Iterator[Evidence]:
     if sizes[0] < _VANISHED * last and np.corrcoef(np.arange(sizes.size), np.log(sizes))[0, 1] > 0.8:
         small = [one.name for one, size in zip(chain, sizes, strict=True) if size < 1e-2 * last]
         yield Evidence(
-            why=f"gradients fade from {rounded(last)} in {chain[-1].name} to {rounded(sizes[0])} in "
+            why=f"gradients shrink from {rounded(last)} in {chain[-1].name} to {rounded(sizes[0])} in "
             f"{chain[0].name}",
             strength=0.85,
             tensors=tuple(small),
@@ -186,13 +189,13 @@ def vanishing_gradients(facts: Facts) -> Iterator[Evidence]:
 
 
 def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
-    """Gradients that grow by orders of magnitude, or weights that are applied again and again and enlarge."""
+    """Gradients that grow by orders of magnitude, or recurrent weights that amplify the signal."""
     recurrent = [
         (one, gain) for one, gain in _gains(facts) if "weight_hh" in one.name and gain > 2 * _GAIN_LARGE
     ]
     for weight, gain in recurrent:
         yield Evidence(
-            why=f"{weight.name} enlarges {rounded(gain)} times at each position of a sequence",
+            why=f"{weight.name} amplifies the signal {rounded(gain)} times at each position of a sequence",
             strength=CERTAIN,
             tensors=(weight.name, f"gradient/{weight.name}"),
             mode=weight.mode,
@@ -220,7 +223,7 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
 
 
 def dropout_too_high(facts: Facts) -> Iterator[Evidence]:
-    """Dropout that leaves next to nothing, from the first step on: later, units before it may have died."""
+    """Dropout that sets nearly all outputs to zero at the first step. Later, units may be dead."""
     for previous, output in pairwise((next(iter(facts.inputs), None), *facts.outputs)):
         if output is None:
             continue

@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
-_EARLY = 40  # steps in which a rate that is far too high shows
-_TOO_HIGH, _TOO_LOW = 0.25, 1e-5  # of an update, relative to the weight; healthy ones lie around 1e-3
-_SLOW = 2e-4  # of an update, with which a loss that hardly falls is the fault of the rate
-_FALLEN, _SAVED = 0.05, 40  # relative fall of such a loss at most, in so many saved steps or more
+_EARLY = 40  # number of first steps in which a learning rate that is far too high has effects
+_TOO_HIGH, _TOO_LOW = 0.25, 1e-5  # relative size of an update; about 1e-3 is healthy
+_SLOW = 2e-4  # relative size of an update below which a loss that hardly falls is caused by the learning rate
+_FALLEN, _SAVED = 0.05, 40  # maximum relative fall of such a loss, and minimum number of saved steps
 _STILL = 5  # saved steps without a change before a weight counts as unchanged
 _CLIPPED_SPREAD = 1e-3  # relative spread of a norm that is clipped at each step
 
@@ -35,9 +35,9 @@ _CLIPPED_SPREAD = 1e-3  # relative spread of a norm that is clipped at each step
 def update_ratios(facts: Facts) -> list[tuple[History, Floats]]:
     """Size of an update relative to its weight, for each weight matrix and step, from rate and gradient.
 
-    For optimizers of Adam's kind an update is about as large as the rate. For SGD it is rate times gradient,
-    divided by 1 - momentum. Only rows with finite weights and gradients. Nothing for other optimizers, and
-    for groups with different rates.
+    For Adam and similar optimizers, an update is about as large as the learning rate. For SGD it is rate
+    times gradient, divided by 1 - momentum. Rows whose weight or gradient is not finite are left out. The
+    result is empty for other optimizers, and for groups with different rates.
     """
     rate = facts.hyperparameter("lr")
     if rate is None or not len(rate):
@@ -75,7 +75,7 @@ def is_adaptive(facts: Facts) -> bool:
 
 
 def rate_too_high(facts: Facts) -> Iterator[Evidence]:
-    """Updates as large as the weights, weights that multiply, and a loss that leaps."""
+    """Updates as large as the weights, weights that grow by a large factor, and a loss that jumps."""
     ratios = update_ratios(facts)
     signs: list[str] = []
     names: list[str] = []
@@ -90,7 +90,8 @@ def rate_too_high(facts: Facts) -> Iterator[Evidence]:
     if grown and len(grown) >= 0.5 * len(facts.matrices):
         names += [one.name for one in grown]
         signs.append(
-            f"weights grow up to {rounded(max(_growth(one) for one in grown))} times in {_EARLY} steps"
+            f"weights grow by a factor of up to {rounded(max(_growth(one) for one in grown))} in "
+            f"{_EARLY} steps"
         )
     leap = _leap(facts)
     if leap:
@@ -121,7 +122,7 @@ def _leap(facts: Facts) -> str:
         early = loss.mean[loss.until(2 * _EARLY) & (loss.bad == 0)]
         finite = early[np.isfinite(early)]
         if finite.size >= 3 and finite.max() > 5 * abs(finite[0]) + 1e-9:
-            return f"the loss leaps from {rounded(finite[0])} to {rounded(finite.max())}"
+            return f"the loss jumps from {rounded(finite[0])} to {rounded(finite.max())}"
     return ""
 
 
@@ -132,7 +133,7 @@ def rate_too_low(facts: Facts) -> Iterator[Evidence]:
         (one, float(np.median(ratio[ratio > 0]))) for one, ratio in update_ratios(facts) if np.any(ratio > 0)
     ]
     if not ratios or rate is None or rate.mean[-1] > 1.05 * rate.mean[len(rate) // 2]:
-        return  # without a rate, or in a warm-up that goes on
+        return  # the learning rate is unknown, or still in its warm-up
     for limit, sure in ((_TOO_LOW, float(rate.mean.max()) <= 1e-4), (_SLOW, _hardly_falls(facts, rate))):
         low = [(one, ratio) for one, ratio in ratios if ratio < limit]
         if sure and len(low) >= 0.8 * len(ratios):
@@ -158,7 +159,7 @@ def _hardly_falls(facts: Facts, rate: History) -> bool:
 
 
 def _norm(facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
-    """(steps, norm of all gradients together) at the steps that all gradients have."""
+    """(steps, norm of all gradients together) at the steps at which all gradients were saved."""
     gradients = [one for one in facts.gradients if len(one) >= 5]
     if not gradients:
         return np.empty(0, dtype=np.int64), np.empty(0)
@@ -193,7 +194,7 @@ def clipping_too_tight(facts: Facts) -> Iterator[Evidence]:
 
 
 def decay_too_high(facts: Facts) -> Iterator[Evidence]:
-    """Weights that shrink by themselves."""
+    """Weights that weight decay shrinks."""
     decay, rate = facts.hyperparameter("weight_decay"), facts.hyperparameter("lr")
     if decay is None or rate is None or decay.mean[0] <= 0:
         return
@@ -229,7 +230,7 @@ def lost_in_half_precision(facts: Facts) -> Iterator[Evidence]:
     if lost:
         yield Evidence(
             why=f"{lost[0][0].name} is {lost[0][0].dtype} and does not change at {lost[0][1]:.0%} of the "
-            "steps: updates are smaller than its spacing of numbers",
+            "steps: updates are smaller than the spacing of the numbers of this type",
             strength=0.9,
             tensors=tuple(one.name for one, _ in lost),
             mode=facts.training,
@@ -278,7 +279,7 @@ def training_stopped(facts: Facts) -> Iterator[Evidence]:
 def _still_from(weight: History) -> int | None:
     """The step from which a weight stays the same, for a quarter of the run and _STILL saved steps or more.
 
-    None: the weight goes on changing.
+    None: the weight continues to change.
     """
     if np.any(weight.bad > 0):
         return None

@@ -37,26 +37,31 @@ class AbsentGradient:
         gradient, and those whose gradient no optimizer uses.
 
     Why it matters:
-        Such parameters keep their initial values. The loss still falls, because the other layers learn.
-        Without this check, a cut graph or a forgotten layer is often found late or never.
+        Such parameters keep their initial values. The loss still falls, because the other layers learn. So a
+        cut graph or a forgotten layer is often found late or never.
 
     Decides by:
-        The rule judges the first `patience` saved steps of TRAIN (or GLOBAL) mode that have gradients, per
-        attempt and worker. If the training ended earlier, three such steps are enough. Each kind is one
-        finding for all of its parameters. Kind `no_backward`: the gradient is absent because no backward pass
-        reached the parameter, at three steps or more, the parameter has no gradient at any other step, and
-        other parameters have gradients. Kind `never_called`: the same, in modules that no forward pass has
-        called (the hook's note `never_called`). Kind `not_owned`: the parameter has gradients, but no
-        optimizer holds it (the hook's note `not_owned`). Frozen parameters (requires_grad=False) are not
-        judged.
+        The rule judges the first `patience` saved steps of TRAIN or GLOBAL mode that have gradients, for each
+        start of the training (attempt) and each worker. If the training ended earlier, three such steps are
+        enough. All parameters of one kind are one finding.
+
+        - `no_backward`: no backward pass reached the parameter, at three steps or more. The parameter has no
+          gradient at any other step, and other parameters have gradients.
+        - `never_called`: the same, and no forward pass called the module of the parameter (the hook's note
+          `never_called`).
+        - `not_owned`: the parameter has gradients, but no optimizer has the parameter (the hook's note
+          `not_owned`).
+
+        Frozen parameters (requires_grad=False) are not judged.
 
     Parameters:
         patience: number of saved training steps after which the rule judges.
 
     False alarms:
-        Experts, heads or tasks that no batch of the first steps uses, and layers that are trained later:
-        raise `patience`. A head that is trained on a network whose parameters were left with
-        requires_grad=True: the gradients of the network are computed and not used.
+        - Experts, heads or tasks that no batch of the first steps uses, and layers that are trained later:
+          raise `patience`.
+        - A head that is trained on a network whose parameters have requires_grad=True by mistake: the
+          gradients of the network are computed and not used.
 
     Do:
         Look for detach(), .data, numpy() or torch.no_grad() between the first layer with a gradient and the
@@ -78,7 +83,7 @@ class AbsentGradient:
         require(self.patience >= 3, self, "patience", self.patience, "3 or more")
 
     def needs(self) -> Need:
-        """Statistics of gradients; their rows also record absent gradients."""
+        """Statistics of gradients. The index also has a row for each absent gradient."""
         return Need(
             what=f"gradients with statistics at {self.patience} steps",
             captures=captures_of(
@@ -102,9 +107,9 @@ class AbsentGradient:
 
 
 def _with_gradients(facts: Facts, evidence: Evidence) -> Evidence | None:
-    """The evidence about those parameters that have gradients; None if there are none.
+    """The evidence about the parameters that have gradients; None if no parameter has a gradient.
 
-    A copy of a model whose weights follow those of the model has none.
+    A copy of a model whose weights are copied from the model, such as an average, has no gradients.
     """
     names = tuple(name for name in evidence.tensors if facts.get(f"gradient/{name}") is not None)
     if not names:

@@ -33,31 +33,38 @@ class AllZero:
         after it are dead. If a weight is zero, its layer outputs zeros and gets no gradient either.
 
     Decides by:
-        100 x zero_count / count >= threshold, from the statistics in the index. Only exact zeros count; NaN
-        and infinities are not zero. A tensor is reported at the `patience`-th consecutive saved step at which
-        the condition holds, and not again before the condition has ended. Not judged: tensors without
-        elements, parameters without a gradient (row `absent`), gradients of biases whose weight has a
-        gradient above zero (a loss that uses only differences of outputs does not depend on the bias of the
-        last layer), and steps whose loss is exactly zero, such as hinge and triplet losses if all samples
-        satisfy the margin.
+        A tensor is zero if 100 x zero_count / count >= threshold, computed from the saved statistics. Only
+        exact zeros count; NaN and infinities are not zero. A tensor is reported at the `patience`-th
+        consecutive saved step at which it is zero. It is reported again only after a step at which it was not
+        zero.
+
+        The rule does not judge:
+
+        - tensors without elements, and parameters without a gradient;
+        - gradients of biases if the weight of the same layer has a gradient above zero: a loss that uses only
+          differences of outputs does not depend on the bias of the last layer;
+        - steps whose loss is exactly zero, such as those of hinge and triplet losses if all samples satisfy
+          the margin.
 
     Parameters:
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, the collections `weights` and `gradients`.
-        threshold: percentage of zeros from which a tensor is reported.
-        patience: number of consecutive saved steps. The older rule uses 1. With 3, weights that start at zero
-            on purpose (the last layer of a residual branch, low-rank adapters), and gradients that are zero
-            because of such weights, are not reported if the next step changes them, or the step after it if
-            the first learning rate is 0.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, the collections `weights`
+            and `gradients`.
+        threshold: minimum percentage of zeros of a tensor that is reported.
+        patience: number of consecutive saved steps of zeros that make a finding; 1 in smdebug. With 3,
+            weights that start at zero on purpose (the last layer of a residual branch, low-rank adapters),
+            and gradients that are zero because of such weights, are not reported if the next step changes
+            them, or the step after it if the first learning rate is 0.
 
     False alarms:
-        Experts or branches that a batch does not use. Masks, labels and sparse inputs, if you select
-        collections with such tensors. A head that is trained later.
+        - Experts or branches that a batch does not use.
+        - Masks, labels and sparse inputs, if you select collections with such tensors.
+        - A head that is trained later.
 
     Do:
         Look for a detach(), a frozen or unused branch, a loss that does not depend on the layer, or dead
-        ReLUs before the layer (DeadRelu). Initialise weights of zeros with random numbers.
+        ReLUs before the layer (rule DeadRelu). Initialise weights of zeros with random numbers.
 
     Source:
         I. Goodfellow, Y. Bengio, A. Courville, Deep Learning (2016), ch. 8.4.

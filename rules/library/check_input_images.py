@@ -20,7 +20,7 @@ from tdcore.rules.window import Columns, Mask, Window, compile_pattern
 
 __all__ = ["CheckInputImages"]
 
-_MODEL_INPUT = r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$"  # inputs of the model, not of a loss
+_MODEL_INPUT = r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$"  # inputs of models, not of losses
 _CONVOLUTION = re.compile(r"^(Lazy)?Conv2d$")
 _UNIT_STD = (0.1, 0.5)  # standard deviations of images whose values are scaled to 0..1
 _CHANNELS = (1, 3, 4)  # numbers of channels of an image
@@ -28,7 +28,7 @@ _CHANNELS = (1, 3, 4)  # numbers of channels of an image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInputImages:
-    """Input images whose mean is far from zero.
+    """Input images that have a channel whose mean is far from zero.
 
     What it does:
         Computes mean and standard deviation per channel of the first input images of the model.
@@ -38,24 +38,29 @@ class CheckInputImages:
         slow or unstable. Usually the normalisation was forgotten, or applied twice.
 
     Decides by:
-        |mean of a channel| over the first `threshold_samples` images > threshold_mean (strictly), per tensor
-        and worker. It is reported once, with the worst channel. Channels that are scaled to 0..1, with or
-        without noise, are not a fault: a mean from 0 to 1 and a standard deviation from 0.1 to 0.5
-        (compat=True reports them). The standard deviation is in the numbers but not judged. The rule judges
-        tensors with four axes: by default the inputs of the registered model or, if these are not saved, the
-        first input of a Conv2d in the order of execution; or the tensors that `regex` finds. The rule needs
-        the values, and reads only as many images as it judges. A run with fewer images is not judged.
+        The rule computes the mean of each channel over the first `threshold_samples` images of a tensor, for
+        each worker. If |mean| > threshold_mean for a channel, the rule reports the worst channel, once. A run
+        with fewer images is not judged.
+
+        Channels whose values are scaled to 0..1, with or without noise, are not a fault. So a mean from 0 to
+        1 with a standard deviation from 0.1 to 0.5 is accepted (compat=True reports such channels too).
+        Otherwise the standard deviation is in the numbers of the finding, but is not judged.
+
+        The rule judges the tensors with four axes that `regex` finds. By default these are the inputs of the
+        registered model or, if these are not saved, the first input of a Conv2d in the order of execution.
+        The rule needs the values, and reads only as many images as it judges.
 
     Parameters:
-        threshold_mean: in units of the input.
+        threshold_mean: largest accepted |mean| of a channel, in units of the input.
         threshold_samples: number of images that are judged.
-        regex: regular expressions for tensors, or one string with commas. None: see above. The older default,
-            `.*hybridsequential0_input_0`, fits one layout of one framework.
+        regex: regular expressions for names of tensors to judge; a list, or one string with commas. None: see
+            above. The default of smdebug, `.*hybridsequential0_input_0`, fits only models of one framework.
         channel: axis of the channels: 1 for (batch, channel, height, width), 3 or -1 for channels last.
-        compat: True applies the older rule, which judges the mean alone.
+        compat: True applies the rule of smdebug, which judges the mean alone.
 
     False alarms:
-        Images before a normalisation layer of the model. Spectrograms and other data that are not images.
+        - Images before a normalisation layer of the model.
+        - Spectrograms and other data that are not images.
 
     Do:
         Subtract the mean and divide by the standard deviation per channel, with the values of the training
@@ -141,10 +146,12 @@ class CheckInputImages:
             return
         if values.ndim != 4 or not values.size:
             state.other = True
-            window.missing("input has not four axes, so it holds no images", 1)
+            window.missing("input does not have four axes, so it does not contain images", 1)
             return
         if values.shape[self.channel] not in _CHANNELS and values.shape[-1] in _CHANNELS:
-            window.missing(f"axis {self.channel} does not look like colours: set channel=-1", 1)
+            window.missing(
+                f"the size of axis {self.channel} is not a number of colour channels: set channel=-1", 1
+            )
             return
         state.add(np.moveaxis(values, self.channel, 1)[: self.threshold_samples - state.images])
         if state.images < self.threshold_samples:

@@ -20,8 +20,8 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["ClassImbalance"]
 
-_CLASSES = 1 << 16  # with more classes the labels are other numbers
-_PER_CLASS = 50  # labels per class seen, on average, before counts of classes are compared
+_CLASSES = 1 << 16  # more distinct numbers are not classes
+_PER_CLASS = 50  # minimum mean number of labels per class to compare counts
 _Ints = npt.NDArray[np.int64]
 
 
@@ -37,35 +37,45 @@ class ClassImbalance:
         accuracy then look good although the rare class is never predicted.
 
     Decides by:
-        Counts over the run so far, per worker and mode, after every block of `samples` labels. Imbalance:
-        largest count / smallest count > threshold_imbalance (strictly), over the classes that occurred. It is
-        judged when there are 50 labels per class on average, so that the ratio is not due to chance, and it
-        is reported once. Misprediction: in `patience` consecutive blocks, the share of a class's labels that
-        are predicted wrong > threshold_misprediction (strictly), while labels of the other classes are
-        predicted wrong at most half as often (otherwise the whole model has not learned yet). It is reported
-        once per class until this condition has ended. Classes with fewer than min_class_count labels in the
-        block are left out. Kind `one_class`: all labels so far are of one class; it is reported once.
-        Negative labels are ignored, as in losses. Counts of more than 65536 classes are not judged. The rule
-        needs the values. compat=True applies the older rule: it judges any number of labels, and one block
-        with a mispredicted class is enough, also if the other classes are mispredicted.
+        The rule counts labels from the start of the run, for each worker and mode, and judges the counts
+        after every block of `samples` labels.
+
+        - Imbalance: largest count / smallest count > threshold_imbalance, over the classes that occurred. The
+          ratio is judged when there are 50 labels per class on average, so that it is not due to chance. It
+          is reported once.
+        - Misprediction: in `patience` consecutive blocks, the share of a class's labels that are predicted
+          wrong > threshold_misprediction. In addition, labels of the other classes must be predicted wrong at
+          most half as often; otherwise the whole model has not learned yet. A class is reported again only
+          after a block without this condition. Classes with fewer than min_class_count labels in the block
+          are not judged.
+        - `one_class`: all labels so far are of one class. It is reported once.
+
+        Negative labels are ignored, as losses ignore them. Counts of more than 65536 classes are not judged.
+        The rule needs the values.
+
+        compat=True applies the rule of smdebug: it judges any number of labels, and one block with a
+        mispredicted class is enough, even if the other classes are mispredicted too.
 
     Parameters:
-        labels_regex: tensors with labels: class numbers (whole numbers of any type, bool), or one-hot.
-        predictions_regex: tensors with predictions: class numbers; scores with one axis more than the labels
-            (the largest score is the prediction); or probabilities of class 1 of two (threshold 0.5). Without
-            predictions only the counts are judged.
-        threshold_imbalance: ratio of class counts that is tolerated.
-        threshold_misprediction: share of wrong predictions of a class that is tolerated.
+        labels_regex: regular expressions for names of tensors with labels. Labels are class numbers (whole
+            numbers of any type, or bool), or one-hot.
+        predictions_regex: regular expressions for names of tensors with predictions. Predictions are class
+            numbers; or scores with one axis more than the labels (the largest score is the prediction); or
+            probabilities of class 1 of two classes (threshold 0.5). Without predictions only the counts are
+            judged.
+        threshold_imbalance: largest tolerated ratio of class counts.
+        threshold_misprediction: largest tolerated share of wrong predictions of a class, 0 to 1.
         samples: number of labels in one block.
-        argmax: True: the last axis of labels and predictions is the axis of classes (one-hot labels).
+        argmax: whether the last axis of labels and predictions is the axis of classes (one-hot labels).
         min_class_count: minimum number of labels of a class in a block for its predictions to be judged.
-        patience: number of consecutive blocks.
-        compat: True applies the older rule.
+        patience: number of consecutive blocks with a mispredicted class that make a finding.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        Labels that are rare by nature (fraud, faults): the finding is true but may be accepted; raise the
-        threshold. A few saved steps describe the sampler, not the data set: a balancing sampler hides an
-        imbalance. A loss whose labels are all equal on purpose (contrastive pairs).
+        - Labels that are rare by nature (fraud, faults): the finding is true but may be accepted. Raise the
+          threshold.
+        - A few saved steps show the sampler, not the data set: a balancing sampler hides an imbalance.
+        - A loss whose labels are all equal on purpose (contrastive pairs).
 
     Do:
         Weight the loss by class or sample classes evenly, collect more data of the rare class, and use recall
@@ -133,7 +143,7 @@ class ClassImbalance:
                 state.seen = 0
 
     def _read(self, window: Window, row: int, partner: int) -> tuple[_Ints | None, _Ints | None]:
-        """The labels of a row and their predictions; None for missing ones."""
+        """The labels of a row and their predictions; None for missing labels or predictions."""
         try:
             ((_, values),) = window.read([row])
             if partner < 0:
@@ -197,7 +207,7 @@ class ClassImbalance:
                 "labels": int(counts.sum()),
             },
             why=f"of {counts.sum()} labels {counts[most]} are of class {classes[most]} and {counts[least]} "
-            f"of class {classes[least]}: {rounded(ratio)} to 1, {self.threshold_imbalance:g} to 1 is "
+            f"of class {classes[least]}: {rounded(ratio)} to 1; {self.threshold_imbalance:g} to 1 is "
             "tolerated",
             do="weight the loss by class, sample classes evenly, or gather more of the rare class",
         )
@@ -238,8 +248,9 @@ class ClassImbalance:
                     "labels_of_class": int(counts[at]),
                 },
                 why=f"{100 * share[at]:.3g} % of the {counts[at]} newest labels of class {classes[at]} are "
-                f"predicted wrong ({100 * self.threshold_misprediction:g} % is tolerated), of the other "
-                f"classes {100 * others[at]:.3g} %; so it is for {strikes} blocks of {self.samples} labels",
+                f"predicted wrong ({100 * self.threshold_misprediction:g} % is tolerated), and "
+                f"{100 * others[at]:.3g} % of the labels of the other classes, for {strikes} blocks of "
+                f"{self.samples} labels in a row",
                 do="weight the loss by class, sample classes evenly, or look at the labels of this class",
             )
 

@@ -19,13 +19,13 @@ from tdcore.rules.window import Mask, Window
 
 __all__ = ["Confusion"]
 
-_PARTS = 4  # parts of a block; at the end of a run the newest one or two parts are judged
+_PARTS = 4  # parts of a block; at the end of a run, the newest part or the newest two parts are judged
 _PROGRESS = 0.01  # minimum increase of the best accuracy that counts as progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """A confusion matrix with small shares on its diagonal, or large shares elsewhere.
+    """Classes that a classifier confuses: a confusion matrix with a weak diagonal or large values outside it.
 
     What it does:
         Fills a confusion matrix from saved labels and predictions and judges each class.
@@ -35,43 +35,56 @@ class Confusion:
         show where data, labels or features are missing.
 
     Decides by:
-        C[l][p] = number of pairs with label l and prediction p, per worker and mode, in blocks of at least
-        `samples` pairs. With normalize="column" (all pairs with prediction p), the diagonal C[p][p] / column,
-        which is the precision of p, must be at least min_diag, and each C[l][p] / column with l != p must be
-        at most max_off_diag. With normalize="row" the same holds for all pairs with label l (recall). A cell
-        is reported if it misses its limit by more than `standard_errors` standard errors of a share of that
-        number of pairs, and its column or row has at least min_class_count pairs. A block is judged when the
-        classifier no longer improves (`patience` consecutive blocks without an accuracy 0.01 above the best
-        one before), because a model that has not learned yet confuses classes without a fault. When the run
-        has ended, its newest pairs are judged: samples / 4 to samples / 2 of them, or all if there are fewer.
-        Each cell is reported once until a block is better. compat=True applies the older rule literally:
-        every block is judged; the diagonal is C[i][i] / sum of the diagonal; there are no standard errors.
-        With two or more classes, some cell of that diagonal is always below a min_diag of 0.9.
+        C[l][p] is the number of pairs with label l and prediction p, for each worker and mode, in blocks of
+        at least `samples` pairs.
+
+        - normalize="column": each C[l][p] is divided by the number of all pairs with prediction p. The share
+          on the diagonal, C[p][p] / column, is the precision of p.
+        - normalize="row": each C[l][p] is divided by the number of all pairs with label l. The share on the
+          diagonal is the recall of l.
+
+        A share on the diagonal must be at least min_diag, and each other share at most max_off_diag. A cell
+        is reported if its share misses the limit by more than `standard_errors` standard errors of a share of
+        that number of pairs, and its column or row has at least min_class_count pairs. A cell is reported
+        again only after a block with a better accuracy.
+
+        A model that has not learned yet confuses classes without a fault. So a block is judged only if the
+        classifier no longer improves: `patience` consecutive blocks have no accuracy 0.01 above the best
+        accuracy before them. When the run has ended, its newest pairs are judged: samples / 4 to samples / 2
+        pairs, or all pairs if there are fewer.
+
+        compat=True applies the rule of smdebug: every block is judged, the share on the diagonal is C[i][i] /
+        sum of the diagonal, and standard errors are not used. With two or more classes, some cell of that
+        diagonal is always below a min_diag of 0.9.
 
     Parameters:
-        category_no: number of classes. Larger labels or predictions are not judged. None: all that occur.
+        category_no: number of classes. Larger labels or predictions are not judged. None: all classes that
+            occur.
         labels: name of the tensor with labels.
-        predictions: name of the tensor with predictions: class numbers; scores with one axis more (the
-            largest score is the prediction); or probabilities of class 1 of two (threshold 0.5).
+        predictions: name of the tensor with predictions. Predictions are class numbers; or scores with one
+            axis more than the labels (the largest score is the prediction); or probabilities of class 1 of
+            two classes (threshold 0.5).
         labels_collection: collection whose tensors are also labels.
         predictions_collection: collection whose tensors are also predictions.
-        min_diag: lower limit of the diagonal, a share.
-        max_off_diag: upper limit of each other cell, a share.
-        normalize: "column" or "row".
-        samples: pairs in one block.
+        min_diag: lower limit of the shares on the diagonal, 0 to 1.
+        max_off_diag: upper limit of the shares outside the diagonal, 0 to 1.
+        normalize: "column" (shares of all pairs with a prediction) or "row" (shares of all pairs with a
+            label).
+        samples: number of pairs in one block.
         min_class_count: minimum number of pairs in a column or row for it to be judged.
         standard_errors: number of standard errors by which a limit must be missed; 0 compares the shares
             directly.
-        patience: consecutive blocks without progress before a block is judged while the run continues;
-            0 judges every block.
-        compat: True applies the older rule.
+        patience: number of consecutive blocks without progress before a block is judged, while the run
+            continues; 0: every block is judged.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        Tasks in which 90 % cannot be reached: set limits that the task allows. Labels with noise.
+        - Tasks in which 90 % cannot be reached: set limits that the task allows.
+        - Labels with noise.
 
     Do:
-        Look at pairs of the two classes in the finding: mislabelled data, classes that overlap, features that
-        do not distinguish them. Weight the loss, or add data of these classes.
+        Look at pairs of the two classes in the finding. Search for mislabelled data, classes that overlap,
+        and features that do not distinguish the classes. Weight the loss, or add data of these classes.
 
     Source:
         R. Kohavi, F. Provost, Glossary of terms, Machine Learning 30, 1998.
@@ -182,7 +195,7 @@ class Confusion:
             yield from self._judge(window, place, state, block)
 
     def _last(self, window: Window, place: tuple[int, str, str], state: _Pairs) -> Iterator[Finding]:
-        """Judge the newest pairs at the end of the run. Older pairs are of a model that had learned less."""
+        """Judge the newest pairs at the end of the run. The model had learned less at earlier pairs."""
         table = state.block.merged(state.before) if self.compat else state.newest.merged(state.last)
         fresh = bool(state.block.total) or state.strikes < self.patience
         state.block, state.before, state.newest, state.last = (PairTable() for _ in range(4))
@@ -234,7 +247,7 @@ class Confusion:
         among = "labels" if self.normalize == "row" else "predictions"
         of = label if self.normalize == "row" else prediction
         if self.compat and diagonal:
-            why = f"class {label} holds {100 * share:.3g} % of the diagonal"
+            why = f"class {label} has {100 * share:.3g} % of the diagonal"
         elif diagonal:
             why = f"of {pairs} {among} of class {of} {100 * share:.3g} % are right"
         else:

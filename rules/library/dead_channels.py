@@ -20,14 +20,14 @@ from tdcore.rules.window import Floats, Mask, Window, compile_pattern
 __all__ = ["DeadChannels"]
 
 _WHAT = "output of a convolution or linear layer"
-_ZEROS = 3  # an output of zeros is reported at this saved step, counted from the start
-_PLACES = 8192  # number of values of each channel that are compared
-_BLOCK = 256  # channels whose distances to all others are in memory at once
+_ZEROS = 3  # an output of zeros is reported at the saved step with this number
+_PLACES = 8192  # maximum number of values of each channel that are compared
+_BLOCK = 256  # number of channels whose distances to all others are in memory at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadChannels:
-    """Convolutions and linear layers with channels that are constant, or copies of other channels.
+    """Convolutions and linear layers with channels that are constant or equal to other channels.
 
     What it does:
         Reads the saved outputs of convolutions and linear layers. Counts the channels that do not change over
@@ -39,33 +39,42 @@ class DeadChannels:
         checkpoint, too much weight decay). Equal channels come from weights with equal initial values.
 
     Decides by:
-        A channel is an index of axis 1 for convolutions (and for other layers with 4 or 5 axes that
-        `tensor_regex` selects), and of the last axis for linear layers. Its values are those over batch and
-        space; at most 8192 evenly spaced values are compared. Dead: largest - smallest <= tolerance x largest
-        magnitude. Duplicate: not dead, and the root mean square of its difference from an earlier channel is
-        <= tolerance x its standard deviation. Kind `dead`: 100 x dead / channels > threshold_dead; kind
-        `duplicate`: 100 x duplicates / channels > threshold_duplicate (both strictly), per layer and saved
-        step. Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). The rule needs the
-        values. A layer whose outputs have all been zero since the start is reported at the third saved step,
-        because adapters and residual branches start like this. Not judged: outputs with fewer than
-        `min_values` values per channel, with one channel only, or with values that are not finite. Channels
-        that differ by a factor are not duplicates: in a linear layer with a single input and without bias,
-        all channels differ only by a factor.
+        A channel is an index of axis 1 for convolutions, and of the last axis for linear layers. For other
+        layers that `tensor_regex` selects, it is an index of axis 1 if the output has 4 or 5 axes, otherwise
+        of the last axis. The values of a channel are those over batch and space; at most 8192 evenly spaced
+        values are compared.
+
+        - A channel is dead if largest - smallest <= tolerance x largest magnitude.
+        - A channel is a duplicate if it is not dead, and the root mean square of its difference from an
+          earlier channel is <= tolerance x its standard deviation.
+
+        Kind `dead` is reported if 100 x dead / channels > threshold_dead, kind `duplicate` if 100 x
+        duplicates / channels > threshold_duplicate, for each layer and saved step. Channels that differ by a
+        factor are not duplicates: in a linear layer with a single input and without bias, all channels differ
+        only by a factor.
+
+        Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). The rule needs the values. A
+        layer whose outputs have all been zero since the start is reported at the third saved step, because
+        adapters and residual branches start with zeros. Outputs with fewer than `min_values` values per
+        channel, with a single channel, or with values that are not finite are not judged.
 
     Parameters:
-        tensor_regex: regular expressions for names of tensors to judge instead, or one string with commas.
+        tensor_regex: tensors to judge in place of the outputs of convolutions and linear layers; a list of
+            regular expressions for names, or one string with commas.
         threshold_dead: percentage of dead channels above which a layer is reported.
         threshold_duplicate: percentage of duplicate channels above which a layer is reported.
         tolerance: relative difference below which values count as equal.
-        min_values: minimum number of values of a channel.
-        channel_axis: the axis of channels, for layouts other than those above.
+        min_values: minimum number of values per channel for a layer to be judged.
+        channel_axis: the axis of channels, for other layouts than described above.
 
     False alarms:
-        Channels that are padded to a round number. Networks pruned on purpose. A batch of one input repeated.
+        - Channels that are padded to a round number.
+        - Networks that are pruned on purpose.
+        - A batch that repeats a single input.
 
     Do:
-        Look at the weights of the channels: zeros, or rows that are the same. Check pruning masks, weight
-        decay and initialisation; give the layer fewer channels if it does not need them.
+        Look for zeros and equal rows in the weights of the channels. Check pruning masks, weight decay and
+        initialisation. Use fewer channels if the layer does not need them.
 
     Source:
         H. Hu et al., Network trimming: a data-driven neuron pruning approach, 2016. Y. He et al., Filter
@@ -183,7 +192,7 @@ class DeadChannels:
                         "values_per_channel": int(values.shape[1]),
                     },
                     why=f"{number} of {mask.size} channels ({percent:.1f} %) {what}",
-                    do="look at the weights of these channels: zeros, or rows that are the same",
+                    do="look for zeros and equal rows in the weights of these channels",
                 )
 
 
@@ -192,7 +201,7 @@ def _is(origin: str, name: str) -> bool:
 
 
 def _repeated(values: Floats, tolerance: float) -> npt.NDArray[np.bool_]:
-    """Which channels are within the tolerance of an earlier one. values: (channels, places)."""
+    """Mask of the channels within the tolerance of an earlier channel. values: (channels, places)."""
     mean = values.mean(axis=1)
     centred = values - mean[:, np.newaxis]
     square = np.mean(centred**2, axis=1)

@@ -21,41 +21,46 @@ __all__ = ["DeadRelu"]
 _RELU_MODULES = frozenset({"ReLU", "ReLU6"})
 _OLDER_REGEX = (".*relu_output", ".*ReLU_output")
 _NO_PAYLOAD = (
-    "ReLU output saved without its values (statistics alone cannot tell dead units from sparse activity)"
+    "ReLU output saved without its values (from statistics alone, dead units look like sparse activity)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRelu:
-    """ReLU layers in which most units are dead: zero for (almost) every input of the batch.
+    """ReLU layers in which most units are dead: zero for all or nearly all inputs of the batch.
 
     What it does:
         Reads the saved outputs of ReLU layers and measures, for each unit, the share of the batch for which
         the unit is active.
 
     Why it matters:
-        A ReLU that is zero for every input has no gradient, so it stays zero. The layer has fewer working
-        units than configured, and later steps do not repair this.
+        The gradient of a ReLU that is zero for every input is zero, so the ReLU stays zero. The layer has
+        fewer working units than configured, and later steps do not correct this.
 
     Decides by:
-        A unit is an index over all axes but the batch; for convolutions (4 or 5 axes: batch, channel, space)
-        it is the channel, pooled over batch and space. activity = 100 x share of its values > 0. Dead:
-        activity < threshold_inactivity. The rule fires if 100 x dead units / units > threshold_layer
-        (strictly), per layer and saved step. It needs the values: a layer with 95 % zeros may be healthy and
-        sparse, or dead, with the same statistics. The statistics are used only to skip layers that have too
-        few zeros for a finding. Layers are found by module class (ReLU, ReLU6) or by name.
+        A unit is an index over all axes except the batch. For convolutions (4 or 5 axes: batch, channel,
+        space) a unit is a channel, pooled over batch and space.
+
+        The activity of a unit is 100 x the share of its values that are > 0. A unit is dead if its activity <
+        threshold_inactivity. The rule fires if 100 x dead units / units > threshold_layer, for each layer and
+        saved step.
+
+        The rule needs the values, because a sparse layer that is healthy and a dead layer can have the same
+        statistics, for example 95 % zeros. The statistics are used only to skip layers that have too few
+        zeros for a finding. Layers are found by module class (ReLU, ReLU6) or by name.
 
     Parameters:
-        tensor_regex: regular expressions, or one string with commas. None: outputs of ReLU modules, and names
-            with `relu_output` or `ReLU_output`.
+        tensor_regex: layers to judge; a list of regular expressions for names of tensors, or one string with
+            commas. None: outputs of ReLU modules, and names with `relu_output` or `ReLU_output`.
         threshold_inactivity: percentage of activity below which a unit is dead.
         threshold_layer: percentage of dead units above which a layer is reported.
         pool_steps: number of last saved steps of a layer whose activity is added up, for small batches.
-        unit_axis: the axis of units, for layouts other than those above (transformers: -1).
+        unit_axis: the axis of units, for other layouts than described above (transformers: -1).
 
     False alarms:
-        Small batches: with 8 samples a unit that fires for one input in 20 looks dead; use pool_steps.
-        Networks made sparse on purpose. The first steps after a start, before biases have settled.
+        - Small batches: with 8 samples, a unit that is active for one input in 20 looks dead. Use pool_steps.
+        - Networks that are sparse on purpose.
+        - The first steps after a start, before biases have settled.
 
     Do:
         Lower the learning rate (one large step is the usual cause), use He initialisation and small positive

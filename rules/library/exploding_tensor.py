@@ -18,7 +18,7 @@ __all__ = ["ExplodingTensor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplodingTensor:
-    """Tensors that hold NaN or infinite values.
+    """Tensors that contain NaN or infinite values.
 
     What it does:
         Reports each saved tensor that contains NaN or infinity. You can select the tensors.
@@ -28,28 +28,30 @@ class ExplodingTensor:
         within a step or two. All later steps are wasted, and all later checkpoints are useless.
 
     Decides by:
-        nan_count + pos_inf_count + neg_inf_count > 0 per tensor and step, from the statistics in the index;
-        with `only_nan`, nan_count > 0. Not reported: inputs of modules that contain only 0 and -Inf, because
-        these are attention masks. Findings are in order of execution, so the first finding is the first saved
-        tensor with a non-finite value. compat=True applies the older rule, which also reports masks.
+        The rule fires if nan_count + pos_inf_count + neg_inf_count > 0, for each tensor and step, from the
+        saved statistics; with `only_nan`, if nan_count > 0. Findings are in order of execution, so the first
+        finding is the first saved tensor with a non-finite value.
+
+        Inputs of modules that contain only 0 and -Inf are not reported, because they are attention masks.
+        compat=True applies the rule of smdebug, which also reports masks.
 
     Parameters:
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, every saved tensor.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, every saved tensor.
         only_nan: True judges NaN only.
         compat: True also reports attention masks.
 
     False alarms:
-        Outputs in which some values are -Inf on purpose (attention scores, logits of forbidden tokens).
-        Metrics that are undefined before their first batch. Leave such tensors out with `tensor_regex`, or
-        use `only_nan`. With a gradient scaler, single steps with infinite gradients are normal: the scaler
-        skips them.
+        - Outputs in which some values are -Inf on purpose (attention scores, logits of forbidden tokens), and
+          metrics that are undefined before their first batch: leave these tensors out with `tensor_regex`, or
+          use `only_nan`.
+        - Single steps with infinite gradients under a gradient scaler: the scaler skips these steps.
 
     Do:
-        Lower the learning rate, clip gradients, or warm up. Look at the first finding of the first step. If
-        it is a loss or an activation, check the input, and each log, division and square root in the forward
-        pass. If it is a gradient, check the backward pass. With fp16, check the loss scale.
+        Lower the learning rate, clip gradients, or warm up. Look at the first finding of the first step. For
+        a loss or an activation, check the input, and each log, division and square root in the forward pass.
+        For a gradient, check the backward pass. With fp16, check the loss scale.
 
     Source:
         R. Pascanu, T. Mikolov, Y. Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
@@ -110,5 +112,6 @@ class ExplodingTensor:
                 row,
                 numbers=numbers,
                 why=f"{what} among {count} values",
-                do="lower the learning rate, clip gradients, or check log, division and loss scale before it",
+                do="lower the learning rate, clip gradients, or check each log and division before this "
+                "tensor, and the loss scale",
             )

@@ -19,7 +19,7 @@ __all__ = ["FeatureImportanceOverweight"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureImportanceOverweight:
-    """A few features that have almost all of the importance.
+    """A few features that have almost all of the importance in an ensemble of trees.
 
     What it does:
         Computes the share of the `nfeatures` most important features in the sum of all importances of a step.
@@ -29,23 +29,26 @@ class FeatureImportanceOverweight:
         is known only afterwards). The model fails if they are missing or drift.
 
     Decides by:
-        Sum of the nfeatures largest importances / sum of all > threshold (strictly), per step, worker and
-        type of importance (the part of the name before the last "/"), from the statistics of scalars named
-        feature_importance/<type>/<feature>. The sum of the importances need not be 1. Steps with nfeatures
-        features or fewer are not judged, because their share is always 1. Steps whose importances sum to 0
-        are not judged either.
+        The rule fires if the sum of the nfeatures largest importances / the sum of all importances >
+        threshold, for each step, worker and type of importance. It reads the statistics of scalars named
+        feature_importance/<type>/<feature>; the type is the part of the name before the last "/". The sum of
+        the importances need not be 1.
+
+        Steps with nfeatures features or fewer are not judged, because their share is always 1. Steps whose
+        importances sum to 0 are not judged either.
 
     Parameters:
         threshold: largest share that is tolerated, 0 to 1.
-        nfeatures: number of the most important features.
-        tensor_regex: regular expressions for importances, or one string with commas.
+        nfeatures: number of the most important features whose shares are added.
+        tensor_regex: regular expressions for names of importances; a list, or one string with commas.
 
     False alarms:
-        The first trees, which use few features only. Data with few relevant features.
+        - The first trees, which use few features only.
+        - Data with few relevant features.
 
     Do:
-        Check the meaning of these features and when their values are known. Leave them out and compare.
-        Sample columns (colsample_bytree), or compare with permutation importance.
+        Check the meaning of these features and when their values are known. Train without these features and
+        compare. Sample columns (colsample_bytree), or compare with permutation importance.
 
     Source:
         S. Kaufman et al., Leakage in data mining, ACM TKDD 2012.
@@ -79,7 +82,7 @@ class FeatureImportanceOverweight:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per step and type of importance; its tensor is the largest feature."""
+        """One finding per step and type of importance; its tensor is the most important feature."""
         columns = window.columns
         rows = np.flatnonzero(scalars(window, window.named(names_of(self.tensor_regex)), "importance"))
         if not rows.size:
@@ -122,12 +125,13 @@ class FeatureImportanceOverweight:
                     "nfeatures": self.nfeatures,
                     "features": int(size[at]),
                 },
-                why=f"{self.nfeatures} of {size[at]} features ({features}) carry {100 * share[at]:.3g} % of "
+                why=f"{self.nfeatures} of {size[at]} features ({features}) have {100 * share[at]:.3g} % of "
                 f"all importance; {100 * self.threshold:g} % is tolerated",
-                do="look whether one of them leaks the label; leave them out and compare, or sample columns",
+                do="check whether one of these features leaks the label; train without these features and "
+                "compare, or sample columns",
             )
 
 
 def _type_of(name: str | None) -> str:
-    """The part of a name that is the type of importance."""
+    """The type of importance in a name."""
     return (name or "").rpartition("/")[0]

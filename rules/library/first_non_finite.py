@@ -25,12 +25,12 @@ _WHERE = {
     "optimizer_state": "optimizer",
 }  # fmt: skip
 _LABEL = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "-Inf"}
-_GROWN = 1e4  # times; a value that has grown so much has overflowed
+_GROWN = 1e4  # growth above which the cause is an overflow
 _OVERFLOW = (
     "lower the learning rate, clip gradients, or lengthen the warm-up: values grew until they overflowed"
 )
 _ADVICE = {
-    "forward pass": "look at the layer that made it: log, division, square root, exp, or inputs out of range",
+    "forward pass": "look at the layer of this tensor: log, division, square root, exp, inputs out of range",
     "loss": "look at the loss function: log of zero, division by zero, labels out of range",
     "backward pass": "clip gradients, lower the learning rate, or check the loss scale",
     "weights": "look at the step before: its gradients or learning rate were too large",
@@ -43,7 +43,7 @@ class FirstNonFinite:
     """The first tensor of a training that contains NaN or infinity, and the earlier growth of its values.
 
     What it does:
-        Goes through all saved tensors in the order in which they were computed, and reports the first one
+        Goes through all saved tensors in the order in which they were computed, and reports the first tensor
         with NaN or infinity, with the earlier magnitudes of this tensor and of the tensors before it.
 
     Why it matters:
@@ -52,34 +52,42 @@ class FirstNonFinite:
         operation produced the NaN (log, division, square root, a broken input).
 
     Decides by:
-        nan_count + pos_inf_count + neg_inf_count > 0, from the statistics in the index, in order of step and
-        of execution within the step: first optimizer state and weights, because the step began with them,
-        then in order of `seq`: outputs in the forward pass, losses, gradients in the backward pass. One
-        finding per attempt and worker. Its numbers are `where` (forward pass, loss, backward pass, weights,
-        optimizer), the counts, `also_non_finite` (number of such tensors after it in the same step), the
-        abs_max of the same tensor at its last saved steps (`abs_max_before`, `growth` = last / first of
-        them), and the earlier tensor of the same step that had grown most (`grown_tensor`, `grown_times`,
-        `grown_abs_max`). If only gradients are not finite at up to `skipped_steps` consecutive saved steps,
-        and the next saved step is finite, there is no finding: a gradient scaler skips such steps on purpose.
-        If the next saved step is not finite either, the finding is about the first of these steps. Inputs
-        that contain only zeros and -inf are attention masks, which are not a fault.
+        The rule searches for the first tensor with nan_count + pos_inf_count + neg_inf_count > 0, from the
+        saved statistics, in order of steps. Within a step, optimizer state and weights come first, because
+        the step began with them. Outputs, losses and gradients follow in the order in which they were
+        captured. There is one finding for each attempt (start of the training) and worker.
+
+        The finding has these numbers:
+
+        - `where`: forward pass, loss, backward pass, weights or optimizer; and the counts of NaN and
+          infinities.
+        - `also_non_finite`: the number of non-finite tensors after it in the same step.
+        - `abs_max_before`: the abs_max of the same tensor at its last saved steps; `growth` is the last of
+          them / the first.
+        - `grown_tensor`, `grown_times`, `grown_abs_max`: the earlier tensor of the same step that had grown
+          most.
+
+        A gradient scaler skips steps with infinite gradients on purpose. So there is no finding if only
+        gradients are not finite at up to `skipped_steps` consecutive saved steps, and the next saved step is
+        finite. If the saved step after these steps is not finite either, the finding is about the first of
+        them. Inputs that contain only zeros and -Inf are attention masks and are not reported.
 
     Parameters:
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, every saved tensor.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, every saved tensor.
         only_nan: True judges NaN only.
         history: number of earlier saved steps whose magnitudes are reported.
         skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are not
             a fault.
 
     False alarms:
-        Attention scores that are masked with -inf on purpose, and metrics that are undefined at first: select
-        other tensors, or use `only_nan`.
+        - Attention scores that are masked with -Inf on purpose, and metrics that are undefined at first:
+          select other tensors, or use `only_nan`.
 
     Do:
         Follow the advice in the finding, which depends on the origin. The cause is between the last finite
-        tensor and this one; capture `inputs` and `outputs` to narrow it down.
+        tensor and the reported tensor. Capture `inputs` and `outputs` to find it more exactly.
 
     Source:
         P. Micikevicius et al., Mixed precision training, ICLR 2018, for steps skipped by loss scaling. R.
@@ -123,7 +131,7 @@ class FirstNonFinite:
                     yield story.tell()
 
     def _follow(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask) -> Iterator[Finding]:
-        """The saved steps of one worker, up to the first that is reported."""
+        """Go through the saved steps of one worker, up to the first step that is reported."""
         if bad.any() or story.held is not None:
             steps = window.columns.own_steps[rows]
             other = ~window.kind("gradient", "output_gradient", "optimizer_state")[rows]
@@ -141,7 +149,7 @@ class FirstNonFinite:
         story.remember(window, rows[~bad], self.history)
 
     def _finding(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask, at: Ints) -> Finding:
-        """Finding about the first of the bad rows of a step. at: their positions in `rows`, in order."""
+        """Finding about the first bad row of a step. at: positions of its bad rows in `rows`, in order."""
         columns = window.columns
         steps = columns.own_steps[rows]
         row, step = int(rows[at[0]]), int(steps[at[0]])
@@ -155,7 +163,7 @@ class FirstNonFinite:
             "elements": int(columns.ints("count")[row]),
             "also_non_finite": len(at) - 1,
         }
-        own, led_up = before.sizes.get(columns.text("name", row), []), "it was not saved before"
+        own, led_up = before.sizes.get(columns.text("name", row), []), "the tensor was not saved before"
         if own:
             growth = _ratio(own[-1], own[0])
             numbers |= {"abs_max_before": own[-1], "growth": growth, "saved_steps_before": len(own)}
@@ -171,7 +179,9 @@ class FirstNonFinite:
             numbers=numbers,
             why=f"the first value that is not finite, in the {where}: {what} of {numbers['elements']} "
             f"elements; {led_up}",
-            do=_OVERFLOW if grown > _GROWN else _ADVICE.get(where, "look at what made this tensor"),
+            do=_OVERFLOW
+            if grown > _GROWN
+            else _ADVICE.get(where, "look at the operation that computed this tensor"),
         )
 
 
@@ -196,14 +206,14 @@ class WorkerHistory:
         largest = window.columns.floats("abs_max")
         for name, group in groups(window.columns, rows, "name"):
             steps = window.columns.own_steps[group]
-            starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))  # a step may hold several calls
+            starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))  # a step can have several calls
             newest = np.maximum.reduceat(largest[group], starts)[-history:].tolist()
             self.sizes[name] = [*self.sizes.get(name, []), *newest][-history:]
 
     def tell(self) -> Finding:
         """Return the finding that was held. This worker gets no further finding."""
         if self.held is None:
-            raise ValueError("there is no finding to tell")
+            raise ValueError("there is no finding to report")
         held, self.held, self.told = self.held, None, True
         self.sizes.clear()
         return held
@@ -217,7 +227,7 @@ def _as_made(window: Window, rows: Ints) -> Ints:
 
 
 def _grown(window: Window, rows: Ints, before: WorkerHistory) -> dict[str, float | int | str]:
-    """The finite tensor before it in the same step that has grown most over the history."""
+    """The earlier finite tensor of the same step that has grown most over the history."""
     largest = window.columns.floats("abs_max")
     names = [window.columns.text("name", row) for row in rows.tolist()]
     times = [

@@ -18,8 +18,8 @@ from tdcore.rules.window import Window
 
 __all__ = ["LearningRate"]
 
-_FALL = 0.01  # relative fall of the loss with which large steps are not a fault
-_LOSSES = 5  # number of saved values that are averaged
+_FALL = 0.01  # relative fall of the loss from which large steps are not a fault
+_LOSSES = 5  # number of saved losses that are averaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class LearningRate:
     """A learning rate that is too high or too low, judged by the relative change of the weights per step.
 
     What it does:
-        Measures the relative change of each weight per step. Reports when the median over all weights is
+        Measures the relative change of each weight per step. The rule fires if the median over all weights is
         persistently far from the usual 0.001.
 
     Why it matters:
@@ -35,28 +35,33 @@ class LearningRate:
         Both are visible in the weights long before they are visible in the loss.
 
     Decides by:
-        Per weight: ratio = ||w_s - w_p|| / ||w_p|| per step, where p and s are consecutive saved steps of
-        TRAIN (or GLOBAL) mode; per step, the median over all weights that changed. Kind `too_high`: median >
-        too_high at `patience_high` consecutive comparisons, while the loss (if one is saved) did not fall by
-        1 % (mean of the last 5 saved values compared with the mean of the 5 values before the first of these
-        steps). Kind `too_low`: median < too_low at the first `patience_low` comparisons of an attempt; later,
-        a small step may be the end of a schedule. Without values of the weights, the ratio is estimated or
-        bounded. For SGD it is estimated from the captured learning rate: lr ||g|| / ||w||, up to 1 / (1 -
-        momentum) times this value. Otherwise the lower bound comes from the change of norm, mean, minimum and
-        maximum; for Adam and similar optimizers the upper bound is 3.2 lr sqrt(n) / ||w||. Steps for which
-        the bounds do not decide are not judged. If saves are k steps apart, `too_high` compares 1/k of the
-        change and `too_low` 1/sqrt(k) of it.
+        The ratio of a weight is ||w_s - w_p|| / ||w_p|| per step, where p and s are consecutive saved steps
+        of TRAIN or GLOBAL mode. At each step the rule takes the median over all weights that changed.
+
+        - `too_high`: median > too_high at `patience_high` consecutive comparisons, while the loss did not
+          fall by 1 % (if a loss is saved). The mean of the last 5 saved losses is compared with the mean of
+          the 5 losses before the first of these steps.
+        - `too_low`: median < too_low at the first `patience_low` comparisons of an attempt (a start of the
+          training). Later steps are not judged for this kind, because small steps may be the end of a
+          schedule.
+
+        Without values of the weights, the ratio is estimated or bounded. For SGD it is estimated from the
+        captured learning rate: lr ||g|| / ||w||, up to 1 / (1 - momentum) times this value. Otherwise the
+        lower bound comes from the change of norm, mean, minimum and maximum. For Adam and similar optimizers
+        the upper bound is 3.2 lr sqrt(n) / ||w||. If the bounds do not decide, the step is not judged. If
+        saves are k steps apart, `too_high` compares 1/k of the change and `too_low` 1/sqrt(k) of it.
 
     Parameters:
         too_high: largest median relative change per step that is tolerated.
         too_low: smallest median relative change per step that is tolerated.
-        patience_high: number of consecutive comparisons that must be too high. Keep it small: unstable
-            weights grow, and then the same steps are small compared with them.
+        patience_high: number of consecutive comparisons that must be too high. Use a small number: unstable
+            weights grow, and the same steps are then small compared with the weights.
         patience_low: number of comparisons from the start that must be too low.
 
     False alarms:
-        Very small networks, whose weights change much before they converge. A warm-up that begins near zero
-        and takes longer than `patience_low` saved steps. A model in which no captured weight is trained.
+        - Very small networks, whose weights change much before they converge.
+        - A warm-up that begins near zero and takes longer than `patience_low` saved steps.
+        - A model in which no captured weight is trained.
 
     Do:
         Too high: divide the learning rate by 3 to 10, warm up, clip gradients. Too low: multiply it by 3 to
@@ -82,7 +87,7 @@ class LearningRate:
             require(getattr(self, name) >= 1, self, name, getattr(self, name), "1 or more")
 
     def needs(self) -> Need:
-        """Weights at consecutive steps, best with values; or the learning rate and gradients; and losses."""
+        """Weights at consecutive steps; learning rate and gradients if values are missing; losses."""
         every = SaveConfig(save_interval=1)
         return Need(
             what=f"weights of {self.patience_low + 1} saved TRAIN steps, with their values or with "
@@ -126,7 +131,8 @@ class LearningRate:
             window.judged(rate.weights)
         else:
             window.missing(
-                "values of weights not saved, and statistics and learning rate do not decide", rate.weights
+                "values of weights were not saved, and statistics and learning rate are not enough to judge",
+                rate.weights,
             )
         if not high:
             state.high, state.told = 0, False
@@ -156,7 +162,7 @@ class LearningRate:
                 "how": rate.how,
                 "comparisons": patience,
             },
-            why=f"a step changes the middle one of {rate.weights} weights by {ratio:.2g} of its size "
+            why=f"the median relative change of {rate.weights} weights per step is {ratio:.2g} "
             f"({rate.how}), {'above' if high else 'below'} {limit:.2g} at {patience} comparisons in a "
             f"row{'' if high else ' since the start'}; about 0.001 is usual",
             do="divide the learning rate by 3 to 10, warm up, or clip gradients"
@@ -172,10 +178,10 @@ class LearningRateHistory:
 
     Attributes:
         steps, losses: The last saved losses, in order.
-        high: Number of consecutive comparisons that were too high.
+        high: Number of consecutive comparisons so far that were too high.
         before: Loss before these comparisons.
         told: Whether these comparisons were reported.
-        low: Number of comparisons since the start, all too low; -1 after one that was not.
+        low: Number of comparisons since the start if all were too low; -1 otherwise.
     """
 
     steps: list[int] = field(default_factory=list)

@@ -22,9 +22,9 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 __all__ = ["LossNotDecreasing"]
 
 _MODES = ("EVAL", "TRAIN", "GLOBAL")
-_FALLEN = 0.2  # relative fall since the first value with which a training loss counts as learning
+_FALLEN = 0.2  # relative fall since the first value from which a training loss counts as learning
 _CONVERGED = 1e-3  # share of the first value below which a loss has converged
-_AT_ONCE = 1 << 20  # values that are averaged in one call
+_AT_ONCE = 1 << 20  # maximum number of values that are averaged in one call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,44 +39,55 @@ class LossNotDecreasing:
         that is far too high or too low, frozen weights, broken labels. Early detection saves compute time.
 
     Decides by:
-        The loss is evaluated at the first saved step that is at least `num_steps` after the last evaluation
-        (the count starts at the first saved step). b = baseline, c = current, d = 100 (b - c) / max(|b|,
-        1e-12). d >= diff_percent is progress: c becomes the baseline. Otherwise the evaluation is a strike:
-        `increase` if d < -increase_threshold_percent, else `plateau`. `patience` consecutive strikes make a
-        finding; each further strike makes another one until there is progress. c is the mean of the values
-        saved in the last `smoothing_steps` steps, because a single batch is too noisy to measure 0.1 %. In
-        EVAL mode a whole validation phase counts as one value, at its last step, so that batches of one phase
-        are not compared with each other. Each loss tensor is judged separately. Several values of one step (a
-        reused criterion) are averaged. A loss below 0.1 % of its first value has converged and is not
-        reported. Steps are steps of the mode; for GLOBAL they are global steps. compat=True applies the older
-        rule: there is no smoothing, one strike is enough, the baseline moves with every finding, an increase
-        up to increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged if there is
-        EVAL.
+        The loss is evaluated at the first saved step that is at least `num_steps` after the last evaluation.
+        The count starts at the first saved step. With a baseline b and the current loss c, the fall is d =
+        100 (b - c) / max(|b|, 1e-12).
+
+        - d >= diff_percent is progress, and c becomes the baseline.
+        - Otherwise the evaluation is a strike: an `increase` if d < -increase_threshold_percent, else a
+          `plateau`.
+
+        `patience` consecutive strikes make a finding. Each further strike makes another finding, until there
+        is progress. A loss below 0.1 % of its first value has converged and is not reported.
+
+        c is the mean of the values saved in the last `smoothing_steps` steps, because a single batch is too
+        noisy to measure 0.1 %. In EVAL mode a whole validation phase counts as one value, at its last step,
+        so that batches of one phase are not compared with each other. Several values of one step (a reused
+        criterion) are averaged. Each loss tensor is judged separately. Steps are steps of the mode; for
+        GLOBAL they are global steps.
+
+        compat=True applies the rule of smdebug: losses are not averaged, one strike is enough, the baseline
+        moves with every finding, a rise up to increase_threshold_percent is neither progress nor a strike,
+        and TRAIN is not judged if there is EVAL.
 
     Parameters:
-        collection_names: collections to judge in addition to `losses`; names, or one string with commas.
-        tensor_regex: tensors to judge in addition; regular expressions, or one string with commas.
+        collection_names: collections to judge in addition to `losses`; a list of names, or one string with
+            commas.
+        tensor_regex: tensors to judge in addition; a list of regular expressions, or one string with commas.
         use_losses_collection: whether the collection `losses` is judged.
-        num_steps: steps between two evaluations.
-        diff_percent: relative fall of the loss that counts as progress.
-        increase_threshold_percent: relative rise above which a strike is an `increase`.
-        mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: the first of EVAL, TRAIN, GLOBAL
-            that has had a loss so far. With an EVAL loss, a TRAIN loss is also judged while it is above 80 %
-            of its first value; then twice as many strikes make a finding.
+        num_steps: number of steps between two evaluations.
+        diff_percent: relative fall of the loss that counts as progress, in percent.
+        increase_threshold_percent: relative rise above which a strike is an `increase`, in percent.
+        mode: "EVAL", "TRAIN" or "GLOBAL" (the steps of all modes, with global step numbers). None: the first
+            of EVAL, TRAIN, GLOBAL that has had a loss so far. If there is an EVAL loss, a TRAIN loss is also
+            judged while it is above 80 % of its first value, but needs twice as many strikes for a finding.
         patience: number of consecutive evaluations without progress that make a finding. With the defaults, a
-            constant loss is found after 60 steps (median); with 1, healthy trainings are reported too.
-        smoothing_steps: steps over which values are averaged; None: num_steps; 1: no smoothing.
-        compat: True applies the older rule.
+            constant loss is found after 60 steps (median). With patience 1, healthy trainings are reported
+            too.
+        smoothing_steps: number of steps over which values are averaged; None: num_steps; 1: no averaging.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        The end of a training that has converged: the finding is true, and harmless. Losses that need not fall
-        (the two losses of a GAN, reinforcement learning, a warm-up in the first steps). Small batches with
-        few steps between evaluations: raise num_steps to about an epoch, or raise patience.
+        - The end of a training that has converged: the finding is true, and harmless.
+        - Losses that need not fall (the two losses of a GAN, reinforcement learning, a warm-up in the first
+          steps).
+        - Small batches with few steps between evaluations: raise num_steps to about an epoch, or raise
+          patience.
 
     Do:
         Lower the learning rate if the loss rises or jumps; raise it if the loss falls very slowly. Check that
-        the optimizer has the parameters that should learn, that they get gradients (VanishingGradient), and
-        that labels belong to their inputs.
+        the optimizer has the parameters that should learn, that these parameters get gradients (rule
+        VanishingGradient), and that labels belong to their inputs.
 
     Source:
         L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998.
@@ -100,8 +111,8 @@ class LossNotDecreasing:
             compile_pattern(pattern)
         if not self._collections() and not names_of(self.tensor_regex):
             raise ConfigError(
-                "LossNotDecreasing judges nothing: give collection_names or tensor_regex, or leave "
-                "use_losses_collection on"
+                "LossNotDecreasing has no tensors to judge: give collection_names or tensor_regex, or set "
+                "use_losses_collection to True"
             )
         require(self.num_steps >= 1, self, "num_steps", self.num_steps, "1 or more")
         require(0 <= self.diff_percent < 100, self, "diff_percent", self.diff_percent, "from 0 to below 100")
@@ -183,7 +194,7 @@ class LossNotDecreasing:
 
     def _evaluate(self, window: Window, state: _Series, points: Points) -> Iterator[Finding]:
         """Go through the evaluations at these points, one jump each."""
-        points = points.after(state.newest)  # without late rows
+        points = points.after(state.newest)  # leave out late rows
         if not points.unit.size:
             return
         state.newest = int(points.unit[-1])
@@ -210,7 +221,7 @@ class LossNotDecreasing:
                     yield finding
 
     def _step_word(self, state: _Series) -> str:
-        """The word for the units of the loss."""
+        """The word for a step of the loss in messages."""
         if self.mode == "GLOBAL":
             return "global step"
         return "step" if state.mode == "GLOBAL" else f"{state.mode} step"
@@ -254,9 +265,9 @@ class LossNotDecreasing:
                 "strikes": max(state.strikes, 1),
             },
             why=f"loss {moved} since {self._step_word(state)} {since} ({baseline:.4g} to {current:.4g}); "
-            f"{self.diff_percent:g} % down was expected within {self.num_steps * needed} steps",
-            do="change the learning rate, check that gradients arrive and that labels fit inputs; "
-            "if training has converged, it is done",
+            f"a fall by {self.diff_percent:g} % was expected within {self.num_steps * needed} steps",
+            do="change the learning rate, and check that weights get gradients and that labels belong to "
+            "inputs; if the training has converged, stop it",
         )
 
 
@@ -273,7 +284,7 @@ def _jumps(units: list[int], evaluated: int, num_steps: int) -> npt.NDArray[np.i
 def _means(
     values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Mean of values[start : end + 1] for each pair; pairs of equal length together, in bounded memory."""
+    """Mean of values[start : end + 1] for each pair. Pairs of equal length are computed together."""
     found = np.empty(ends.size)
     sizes = ends + 1 - starts
     for size in np.unique(sizes).tolist():
@@ -291,7 +302,7 @@ class _Series:
     worker: str
     name: str
     mode: str
-    newest: int = -1  # last unit that was added
+    newest: int = -1  # the last unit that was added
     evaluated: int | None = None  # step of the last evaluation
     start: float = 0.0  # the first value
     lowest: float = 0.0  # the lowest value of an evaluation

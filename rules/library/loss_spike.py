@@ -18,8 +18,8 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["LossSpike"]
 
-_CHUNK = 1 << 15  # values at a time, so that the windows of a long series do not fill memory
-_OF_START = 1e-3  # of the first value; a rise by less is the noise of a loss that is next to zero
+_CHUNK = 1 << 15  # number of values per computation, which limits the memory
+_OF_START = 1e-3  # share of the first value; a smaller rise is the noise of a loss near zero
 _SIGMA_OF_MAD = 1.4826  # standard deviation / MAD of a normal distribution
 
 
@@ -31,34 +31,40 @@ class LossSpike:
         Compares each loss value with the median and the deviation of the values before it.
 
     Why it matters:
-        A spike shows an update that damaged the weights: a batch of broken data, a learning rate at the edge
-        of stability, an overflow. Some trainings recover after many lost steps, others stay at the worse
-        level. The cause is easier to find if the step is known.
+        A spike shows that an update damaged the weights, because of a batch of broken data, a learning rate
+        at the edge of stability, or an overflow. Some trainings recover after many lost steps, others do not
+        recover. The cause is easier to find if the step is known.
 
     Decides by:
-        m, s = median and 1.4826 x median absolute deviation of the last `window_values` values before this
-        one, of the same loss in the same mode. A value is high if it exceeds m + factor x s, (1 + min_jump) x
-        m, m + min_share x the highest m so far, and m + 0.1 % of the first value (all strictly).
-        `consecutive` high values in a row make a spike, which is reported at the last of them. A single high
-        value is a hard batch and no damage to the weights. If the number of high values in a row reaches 2/5
-        of `window_values`, the loss has not fallen again, and a second finding (kind "step") reports this. In
-        EVAL mode a whole validation phase counts as one value, its mean, because its batches come in a fixed
-        order that may be sorted. The rule uses medians because losses of mini-batches have heavy tails. The
-        first `window_values` values are not judged.
+        The rule computes m, the median, and s, 1.4826 x the median absolute deviation, of the last
+        `window_values` values before the current value, of the same loss in the same mode. It uses medians
+        because losses of mini-batches have heavy tails. The first `window_values` values are not judged.
+
+        The current value is high if it is above all of these limits: m + factor x s; (1 + min_jump) x m; m +
+        min_share x the highest m so far; m + 0.1 % of the first value.
+
+        - `spike`: `consecutive` high values in a row. The spike is reported at the last of them. A single
+          high value comes from a hard batch and does not damage the weights.
+        - `step`: the number of high values in a row has reached 2/5 of `window_values`, so the loss has not
+          fallen again. This is a second finding.
+
+        In EVAL mode the mean of a whole validation phase counts as one value, because the batches of a phase
+        come in a fixed order that may be sorted.
 
     Parameters:
-        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
-            `losses`.
+        tensor_regex: losses to judge; a list of regular expressions, or one string with commas. None: the
+            collection `losses`.
         window_values: number of earlier saved values to compare with, 10 or more.
-        factor: number of deviations above the median.
-        min_jump: relative rise above the median.
-        min_share: rise as a share of the highest median, so that noise of a loss near zero is not a spike.
-        consecutive: number of consecutive high values.
+        factor: number of deviations s that a high value must be above the median.
+        min_jump: minimum relative rise of a high value above the median.
+        min_share: minimum rise of a high value above the median, as a share of the highest median so far, so
+            that noise of a loss near zero is not a spike.
+        consecutive: number of consecutive high values that make a spike.
 
     False alarms:
-        Data that is not in random order (sorted by class or length), so that many batches in a row are
-        harder. Intended changes: another task, a harder stage of a curriculum, a loss whose terms get other
-        factors.
+        - Data that is not in random order (sorted by class or length), so that many batches in a row are
+          harder.
+        - Intended changes: another task, a harder stage of a curriculum, new factors for the terms of a loss.
 
     Do:
         Look at the batches of the steps before the spike, clip gradients, lower the learning rate or lengthen
@@ -108,7 +114,7 @@ class LossSpike:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per spike, and one more when the loss stays up."""
+        """One finding per spike, and another finding if the loss stays high."""
         patterns = names_of(self.tensor_regex)
         wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
         for key, points in series(window, np.flatnonzero(scalars(window, wanted)), merge=False):
@@ -131,7 +137,7 @@ class LossSpike:
 
     @property
     def _step_values(self) -> int:
-        """Consecutive high values that make a step: below half a window, so the median is unchanged."""
+        """Consecutive high values that make a `step`: below half a window, so the median is unchanged."""
         return 2 * self.window_values // 5
 
     def _judge(
@@ -183,7 +189,7 @@ class LossSpike:
         numbers: dict[str, float | int | str],
     ) -> Finding:
         attempt, worker, name, mode = key
-        stays = " and has not come back" if numbers["kind"] == "step" else ""
+        stays = " and has not fallen again" if numbers["kind"] == "step" else ""
         return Finding(
             rule=type(self).__name__,
             code=self.code,
@@ -194,8 +200,9 @@ class LossSpike:
             attempt=attempt,
             tensor=name,
             numbers=numbers,
-            why=f"the loss is {numbers['loss']:.4g}, its median over the {self.window_values} values before "
-            f"was {numbers['median']:.4g}; it is above {numbers['limit']:.4g} for {numbers['values_above']} "
+            why=f"the loss is {numbers['loss']:.4g}, and its median over the {self.window_values} values "
+            f"before was {numbers['median']:.4g}; the loss is above {numbers['limit']:.4g} for "
+            f"{numbers['values_above']} "
             f"values in a row{stays}",
             do="look at the batches before this step, clip gradients, lower the learning rate or lengthen "
             "its warm-up, or go back to a checkpoint before the spike",

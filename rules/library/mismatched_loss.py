@@ -26,7 +26,11 @@ _SIGNS = (
     ("softmax_twice", softmax_before_loss, "remove the softmax: CrossEntropyLoss takes logits"),
     ("sigmoid_twice", sigmoid_before_loss, "remove the sigmoid, or use BCELoss with it"),
     ("not_logarithms", logits_before_nll, "apply log_softmax before NLLLoss, or use CrossEntropyLoss"),
-    ("broadcast", broadcast, "give both the same shape: outputs.squeeze(1), or targets.unsqueeze(1)"),
+    (
+        "broadcast",
+        broadcast,
+        "give outputs and targets the same shape: outputs.squeeze(1), or targets.unsqueeze(1)",
+    ),
 )
 (_LOSS_INPUTS,) = (capture for capture in DIAGNOSIS_CAPTURES if capture.name == "loss_inputs")
 
@@ -36,28 +40,35 @@ class MismatchedLoss:
     """Loss modules with inputs of the wrong kind or shape, such as probabilities in place of logits.
 
     What it does:
-        Reads the shape and the smallest, largest and mean value of the inputs of loss modules.
+        Reads the shape, and the smallest, largest and mean value, of each input of loss modules.
 
     Why it matters:
-        PyTorch computes such losses without an error. A second softmax or sigmoid makes gradients so small
+        PyTorch computes these losses without an error. A second softmax or sigmoid makes gradients so small
         that the training is slow. A negative log-likelihood of logits has no lower bound. A broadcast squared
         error compares each output with each target, so the model learns the mean of all targets.
 
     Decides by:
-        The rule judges the inputs of loss modules at the first `patience` saved steps of TRAIN (or GLOBAL)
-        mode, per attempt and worker. If the training ended earlier, three such steps are enough. Kind
-        `softmax_twice`: input 0 of a CrossEntropyLoss is between 0 and 1 and has the mean 1 / classes at each
-        step. Kind `sigmoid_twice`: input 0 of a BCEWithLogitsLoss is between 0 and 1 at each step, and not
-        constant. Kind `not_logarithms`: input 0 of an NLLLoss has elements above 0 (by more than 0.001) at
-        more than half of the steps. Kind `broadcast`: outputs and floating-point targets have different
-        shapes that broadcast to a larger one. Losses that are functions, such as F.cross_entropy, are not
-        modules; the rule cannot judge them.
+        The rule judges the inputs of loss modules at the first `patience` saved steps of TRAIN or GLOBAL
+        mode, for each attempt (start of the training) and worker. If the training ended earlier, three such
+        steps are enough.
+
+        - `softmax_twice`: input 0 of a CrossEntropyLoss is between 0 and 1, and has the mean 1 / classes at
+          each step.
+        - `sigmoid_twice`: input 0 of a BCEWithLogitsLoss is between 0 and 1 at each step, and not constant.
+        - `not_logarithms`: input 0 of an NLLLoss has elements above 0 (by more than 0.001) at more than half
+          of the steps.
+        - `broadcast`: outputs and floating-point targets have different shapes that broadcast to a larger
+          shape.
+
+        The rule cannot judge losses that are functions, such as F.cross_entropy, because they are not
+        modules.
 
     Parameters:
         patience: number of saved training steps after which the rule judges.
 
     False alarms:
-        A model whose logits are between 0 and 1 by intent. Targets that are broadcast by intent.
+        - A model whose logits are intended to be between 0 and 1.
+        - Targets that are broadcast on purpose.
 
     Do:
         Remove the softmax or sigmoid before the loss, apply log_softmax before NLLLoss, and give outputs and

@@ -20,7 +20,7 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 __all__ = ["NLPSequenceRatio"]
 
 _NO_TOKENS = re.compile("token_?type|segment|position", re.IGNORECASE)
-_CLASSES = r"\w*Embedding(Bag)?"  # and subclasses that are named after their base class
+_CLASSES = r"\w*Embedding(Bag)?"  # includes classes whose names end with these names
 _EMBEDDING = re.compile(rf"(.*\.)?{_CLASSES}")
 _Ints = npt.NDArray[np.int64]
 
@@ -38,28 +38,31 @@ class NLPSequenceRatio:
         of the time is wasted. Many unknown tokens show that the vocabulary does not fit the text.
 
     Decides by:
-        100 x (occurrences of the token) / (number of ids in the tensor) > its threshold (strictly), per
-        tensor and step. For token 0 the count is in the statistics of the index. For other tokens the values
-        are needed; they are read only if the token is between the smallest and the largest id. Inputs are
-        found by name, or by the class of their module: Embedding, and, for whole numbers, EmbeddingBag and
-        classes whose names end with Embedding or EmbeddingBag. Modules whose names or classes are those of
-        positions, segments or token types are left out. F.embedding is not a module: name its input with
-        tensor_regex.
+        The rule fires if 100 x (occurrences of the token) / (number of ids in the tensor) > the threshold of
+        the token, for each tensor and step. The saved statistics contain the count of token 0. For other
+        tokens the rule needs the values. It reads the values only if the token is between the smallest and
+        the largest id.
+
+        Inputs are found by name, or by the class of their module: Embedding, and, for whole numbers,
+        EmbeddingBag and classes whose names end with Embedding or EmbeddingBag. Modules whose names or
+        classes are those of positions, segments or token types are left out. F.embedding is not a module:
+        select its input with tensor_regex.
 
     Parameters:
-        tensor_regex: regular expressions for tensors of token ids, or one string with commas. None: inputs of
-            embedding modules of tokens, and the older names (embedding0_input_0).
-        token_values: tokens to count, or one string with commas.
-        token_thresholds_percent: one limit for each token, in percent, or one string with commas.
+        tensor_regex: regular expressions for names of tensors of token ids; a list, or one string with
+            commas. None: inputs of embedding modules of tokens, and names as in smdebug (embedding0_input_0).
+        token_values: token ids to count; a list, or one string with commas.
+        token_thresholds_percent: one limit for each token, in percent; a list, or one string with commas.
 
     False alarms:
-        Other embeddings in whose inputs 0 is an ordinary value (categories, speakers): select the token
-        embedding with tensor_regex. Vocabularies in which 0 is not padding. Sequences that are short by
-        nature.
+        - Other embeddings in whose inputs 0 is an ordinary value (categories, speakers): select the token
+          embedding with tensor_regex.
+        - Vocabularies in which 0 is not padding.
+        - Sequences that are short by nature.
 
     Do:
-        Sort or bucket sequences by length, pack several into one, or cut the longest; for unknown tokens use
-        a subword vocabulary made from the same kind of text.
+        Sort or bucket sequences by length, pack several sequences into one, or cut the longest sequences. For
+        unknown tokens, use a subword vocabulary made from the same kind of text.
 
     Source:
         M. M. Krell et al., Efficient sequence packing without cross-contamination, 2021.
@@ -82,7 +85,7 @@ class NLPSequenceRatio:
                 f"{len(limits)} limits; give one limit for each token"
             )
         for token in tokens:
-            require(abs(token) < np.inf, self, "token_values", token, "numbers of tokens")
+            require(abs(token) < np.inf, self, "token_values", token, "token ids")
         for limit in limits:
             require(0 <= limit <= 100, self, "token_thresholds_percent", limit, "percentages, 0 to 100")
 

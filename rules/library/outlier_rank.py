@@ -18,8 +18,8 @@ from tdcore.rules.window import Window
 
 __all__ = ["OutlierRank"]
 
-_RANKS = 3  # fewer have no median to deviate from
-_SPREAD = 5 * 1.4826  # median absolute deviations that are five standard deviations of a normal distribution
+_RANKS = 3  # the median of fewer ranks does not show an outlier
+_SPREAD = 5 * 1.4826  # 5 standard deviations of a normal distribution, in median absolute deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,29 +35,35 @@ class OutlierRank:
         old checkpoint) or faulty hardware, and it spoils the mean of all gradients.
 
     Decides by:
-        Per gradient and step, d = ln(L2 norm) - median of ln(L2 norm) over the ranks; per rank and step, the
-        median of d over its gradients. Outlier: |d| > ln(factor), and |d| > 5 standard deviations of the
-        ranks' values (estimated from their median absolute deviation), both strictly. An outlier is reported
-        at the `patience`-th consecutive judged step, and not again until the condition has ended. The kind is
-        `large` or `small`, and the tensor is the one that deviates most. Steps are those of TRAIN (or GLOBAL)
-        mode. A step is judged when all workers known so far have reached it or have ended; at most a hundred
-        saved steps (or four million norms) wait. Not judged: steps with fewer than three ranks, gradients
-        that are not finite, gradients that not all ranks have, and parts of sharded gradients, because every
-        rank has other elements. After an all-reduce the gradients of all ranks are equal, so the rule finds
-        only a rank that is at another step than the others. UnequalRanks compares inputs, outputs and losses.
+        For each gradient and step, d = ln(L2 norm) - median of ln(L2 norm) over the ranks. For each rank and
+        step, the rule takes the median of d over the gradients of the rank.
+
+        A rank is an outlier if |d| > ln(factor), and |d| > 5 standard deviations of the ranks' values
+        (estimated from their median absolute deviation). An outlier is reported at the `patience`-th
+        consecutive judged step. It is reported again only after a step without this condition. The kind is
+        `large` or `small`, and the tensor is the gradient that deviates most.
+
+        Steps are those of TRAIN or GLOBAL mode. A step is judged when all workers known so far have reached
+        it or have ended. At most a hundred saved steps (or four million norms) wait for slower workers. The
+        rule does not judge steps with fewer than three ranks, gradients that are not finite, gradients that
+        some ranks do not have, and parts of sharded gradients, because every rank has other elements.
+
+        After an all-reduce the gradients of all ranks are equal, so the rule finds only a rank that is at
+        another step than the others. UnequalRanks compares inputs, outputs and losses.
 
     Parameters:
-        factor: ratio to the median (or its inverse) above which a rank's gradients deviate.
-        patience: number of consecutive judged steps.
+        factor: ratio of the median to the gradients of a rank, or the inverse ratio, above which the rank is
+            an outlier.
+        patience: number of consecutive judged steps at which a rank must be an outlier.
         workers: number of workers to wait for. None: the workers that have saved rows so far, at least three.
 
     False alarms:
-        Ranks with different work on purpose: stages of a pipeline, experts, other batch sizes or data
-        sources.
+        - Ranks with different work on purpose: stages of a pipeline, experts, other batch sizes or data
+          sources.
 
     Do:
         Compare the rank's inputs and labels with those of another rank. Check that weights are broadcast at
-        the start and that seeds differ only where they should. Exchange the device.
+        the start, and that only the intended seeds differ between ranks. Exchange the device.
 
     Source:
         S. McCandlish et al., An empirical model of large-batch training, 2018, for gradient noise between
@@ -95,7 +101,7 @@ class OutlierRank:
         window.missing("gradient saved without statistics", int(np.sum(gradients & ~window.counted)))
         gradients &= window.counted
         parts = part_rows(window, gradients)
-        window.missing("gradient is sharded, and every rank has another part", int(np.sum(parts)))
+        window.missing("gradient is sharded, and each rank has a different part", int(np.sum(parts)))
         gradients &= ~parts
         finite = window.finite == window.columns.floats("count")
         window.missing("gradient is not finite", int(np.sum(gradients & ~finite)))
@@ -145,5 +151,5 @@ class OutlierRank:
             why=f"the gradients of {meeting.workers[at]} are {rounded(times)} times "
             f"{'larger' if kind == 'large' else 'smaller'} than the median of {len(meeting.workers)} ranks, "
             f"for {self.patience} judged steps in a row",
-            do="compare its data and weights with those of another rank, or exchange the device",
+            do="compare the data and weights of this rank with those of another rank, or exchange the device",
         )

@@ -20,7 +20,7 @@ from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["Overfit"]
 
-_PAIRS = ("evaluation sets",)  # key of the memory
+_PAIRS = ("evaluation sets",)  # key in the memory of the rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,47 +28,57 @@ class Overfit:
     """A validation loss that is well above the training loss and no longer improves.
 
     What it does:
-        Compares, after each validation phase, its mean loss with that of the training phase before it.
+        Compares the mean loss of each validation phase with the mean loss of the training phase before it.
 
     Why it matters:
-        A model that memorises its training data becomes worse on other data with each further step. The best
-        weights are those of an earlier step. The training loss does not show this, because it still falls.
+        A model that memorises its training data becomes worse on other data with each further step. An
+        earlier step has the best weights. The training loss does not show this, because it still falls.
 
     Decides by:
-        r = (mean validation loss - mean training loss) / mean training loss, once per validation phase that
-        has ended (a training step follows, or the attempt has ended). A phase counts if r > ratio_threshold
-        (strictly), the difference is more than `standard_errors` standard errors (from the variance of the
-        saved losses in both phases), and the mean validation loss is not the lowest so far. The last
-        condition is needed because a model whose validation loss still falls is still learning. `patience`
-        consecutive phases that count make a finding. There is no further finding until a phase does not
-        count. The first phase never counts, because its loss is the lowest so far. Each loss tensor is judged
-        separately. A phase without a training phase immediately before it, or with a mean training loss of 0
-        or less, is not judged. compat=True applies the older rule: only r decides, one phase is enough, and
-        each further phase is also a finding.
+        r = (mean validation loss - mean training loss) / mean training loss, once for each validation phase
+        that has ended (a training step follows, or the training has ended). A phase counts if all of these
+        are true:
 
-        Gradient boosting evaluates its sets after each round and has no phases: there a loss
-        "<validation set>-<metric>" is compared with "<training set>-<metric>" in blocks of ten rounds, and
-        each block counts as one phase.
+        - r > ratio_threshold;
+        - the difference is more than `standard_errors` standard errors, from the variance of the saved losses
+          in both phases;
+        - the mean validation loss is not the lowest so far, because a model whose validation loss still falls
+          is still learning.
+
+        `patience` consecutive phases that count make a finding. There is no further finding until a phase
+        does not count. The first phase never counts, because its loss is the lowest so far. Each loss tensor
+        is judged separately. A phase without a training phase immediately before it, or with a mean training
+        loss of 0 or less, is not judged.
+
+        Gradient boosting evaluates its sets after each round and has no phases. The rule compares a loss
+        "<validation set>-<metric>" with "<training set>-<metric>" in blocks of ten rounds, and each block
+        counts as one phase.
+
+        compat=True applies the rule of smdebug: only r decides, one phase is enough, and each further phase
+        is also a finding.
 
     Parameters:
-        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
-            `losses`.
+        tensor_regex: losses to judge; a list of regular expressions, or one string with commas. None: the
+            collection `losses`.
         start_step: first global step of the phases that are compared.
         patience: number of consecutive phases that make a finding. None: 3, or 1 with compat.
-        ratio_threshold: limit of r.
-        standard_errors: number of standard errors that the difference must exceed; 0: no such condition.
-        training_sets: names of evaluation sets with training data, for gradient boosting; names, or one
+        ratio_threshold: limit of r, the relative distance of the two losses.
+        standard_errors: number of standard errors that the difference must exceed; 0: the difference is not
+            compared with its noise.
+        training_sets: names of evaluation sets with training data, for gradient boosting; a list, or one
             string with commas. The estimators of XGBoost name their sets validation_0, validation_1, ...
-        compat: True applies the older rule.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        A validation set that is harder than the training set has a gap from the start. A model that has
-        converged with a training loss near zero has a large r although its validation loss is only constant.
+        - A validation set that is harder than the training set: r is large from the start.
+        - A model that has converged with a training loss near zero: r is large although the validation loss
+          is only constant.
+
         Dropout and augmentation raise the training loss, so they hide overfitting but cause no false alarms.
 
     Do:
-        Stop the training, or use the weights of the lowest validation loss. Add data or augmentation, weight
-        decay or dropout, or use a smaller model.
+        Stop the training, or use the weights of the step with the lowest validation loss. Add data or
+        augmentation, weight decay or dropout, or use a smaller model.
 
     Source:
         L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998. I.
@@ -192,10 +202,10 @@ class Overfit:
                 "phases": state.strikes,
             },
             why=f"the mean validation loss {phase.mean:.4g} is {rounded(100 * ratio)} % above the mean "
-            f"training loss {train.mean:.4g} ({100 * self.ratio_threshold:g} % is tolerated), "
-            f"{state.strikes} phases in a row; its lowest mean was {state.best:.4g}",
-            do="go back to the weights of the lowest validation loss; add data, augmentation, weight decay "
-            "or dropout, or take a smaller model",
+            f"training loss {train.mean:.4g} ({100 * self.ratio_threshold:g} % is tolerated), for "
+            f"{state.strikes} phases in a row; the lowest mean validation loss was {state.best:.4g}",
+            do="go back to the weights of the step with the lowest validation loss; add data, augmentation, "
+            "weight decay or dropout, or use a smaller model",
         )
 
 

@@ -24,42 +24,47 @@ class Overtraining:
     """Training that continues long after the losses stopped improving.
 
     What it does:
-        Counts, for the training loss and the validation loss, how long ago each of them had a new optimum.
+        Counts how long ago the training loss and the validation loss had a new optimum.
 
     Why it matters:
-        Steps after the last improvement cost as much as the steps before it, without a benefit. If the
-        validation loss rises, they even make the model worse.
+        Steps after the last improvement cost as much as the steps before it, and have no benefit. If the
+        validation loss rises, these steps even make the model worse.
 
     Decides by:
-        A loss has a new optimum if best - loss > delta (strictly). The rule compares means, because a single
-        lucky batch may have a loss that is never reached again: means of `smoothing_values` saved values for
-        the training loss, and means of each validation phase for the validation loss. Each mean that is not a
-        new optimum adds one to the counter of its loss, and each new optimum resets the counter to zero. The
-        rule fires when the training counter has reached patience_train and the validation counter has reached
-        patience_validation; with require="any", when one counter has reached its limit. Without a validation
-        loss only the training counter decides, and the finding mentions it. delta is absolute. If a loss
-        begins below 1, delta is multiplied by the first mean, so that small losses can improve. There is one
-        finding, and no further finding until a new optimum. compat=True applies the older rule: it compares
-        single saved values of both modes, with an unscaled delta.
+        A loss has a new optimum if best - loss > delta. The rule compares means, because a single lucky batch
+        may have a loss that is never reached again. It uses means of `smoothing_values` saved values for the
+        training loss, and the mean of each validation phase for the validation loss. delta is absolute. If a
+        loss begins below 1, delta is multiplied by its first mean, so that small losses can improve.
+
+        Each mean that is not a new optimum adds one to the counter of its loss. Each new optimum resets the
+        counter to zero. The rule fires when the training counter has reached patience_train and the
+        validation counter has reached patience_validation; with require="any", when one of them has reached
+        its limit. There is no further finding until a new optimum. Without a validation loss only the
+        training counter decides, and the text of the finding states this.
+
+        compat=True applies the rule of smdebug: it compares single saved values of both modes, with an
+        unscaled delta.
 
     Parameters:
-        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
-            `losses`.
-        patience_train: number of means of the training loss without a new optimum.
-        patience_validation: number of validation phases without a new optimum.
-        delta: minimum improvement, in units of the loss.
-        require: "both" counters, or "any" of them.
+        tensor_regex: losses to judge; a list of regular expressions, or one string with commas. None: the
+            collection `losses`.
+        patience_train: limit of the training counter: number of means without a new optimum.
+        patience_validation: limit of the validation counter: number of validation phases without a new
+            optimum.
+        delta: minimum improvement that counts, in units of the loss.
+        require: "both" if both counters must reach their limits, "any" if one counter is enough.
         smoothing_values: number of saved training losses in one mean.
-        compat: True applies the older rule.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        Long plateaus that end (schedules that drop the learning rate late, grokking). Losses that need not
-        fall (the two losses of a GAN, reinforcement learning). A training that was planned with some reserve
-        is reported at its end. This finding is true, and shows how much shorter the next training can be.
+        - Long plateaus that end (schedules that drop the learning rate late, grokking).
+        - Losses that need not fall (the two losses of a GAN, reinforcement learning).
+        - The end of a training that was planned with some reserve: the finding is true, and shows how much
+          shorter the next training can be.
 
     Do:
-        Stop, and keep the weights of the lowest validation loss; use early stopping. Lower the learning rate
-        if the loss should still fall.
+        Stop, and keep the weights of the step with the lowest validation loss. Use early stopping. Lower the
+        learning rate if the loss should still fall.
 
     Source:
         L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998.
@@ -192,8 +197,8 @@ class Overtraining:
         attempt, worker, name = key
         train, validation = state.train, state.validation
         unit = "saved values" if self.compat else f"means of {self.smoothing_values} saved values"
-        why = f"the training loss has not improved by more than {self._delta_of(train):.2g} on "
-        why += f"{train.best:.4g} for {train.count} {unit} (since {train.since('TRAIN')})"
+        why = f"the training loss has not improved by more than {self._delta_of(train):.2g} on its "
+        why += f"best value {train.best:.4g} for {train.count} {unit} (since {train.since('TRAIN')})"
         numbers: dict[str, float | int | str] = {
             "training_best": train.best,
             "training_count": train.count,
@@ -202,15 +207,15 @@ class Overtraining:
         }
         if validation.means:
             unit = "saved values" if self.compat else "phases"
-            why += f", the validation loss not on {validation.best:.4g} for {validation.count} {unit} "
-            why += f"(since {validation.since('EVAL')})"
+            why += f", and the validation loss has not improved on its best value {validation.best:.4g} "
+            why += f"for {validation.count} {unit} (since {validation.since('EVAL')})"
             numbers |= {
                 "validation_best": validation.best,
                 "validation_count": validation.count,
                 "patience_validation": self.patience_validation,
             }
         else:
-            why += "; there is no validation loss, so the training loss decided alone"
+            why += "; there is no validation loss, so only the training loss was judged"
         return Finding(
             rule=type(self).__name__,
             code=self.code,
@@ -222,13 +227,14 @@ class Overtraining:
             tensor=name,
             numbers=numbers,
             why=why,
-            do="stop and keep the weights of the best validation loss, or lower the learning rate",
+            do="stop and keep the weights of the step with the best validation loss, or lower the learning "
+            "rate",
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Counter:
-    """Best mean of one of the two losses, and the number of means since."""
+    """Best mean of one of the two losses, and the number of later means."""
 
     means: int = 0
     first: float = 0.0

@@ -29,7 +29,7 @@ class PoorWeightInitialization:
     """Weights that start too small, too large, or all equal, so that the network does not begin to learn.
 
     What it does:
-        Checks activations, gradients, losses and weights of the first saved steps of a training.
+        Checks activations, gradients, losses and weights at the first saved steps of a training.
 
     Why it matters:
         Each layer scales the signal by the standard deviation of its weights. If this scale is wrong,
@@ -37,27 +37,35 @@ class PoorWeightInitialization:
         first step on. Neurons that start equal get equal gradients and stay equal.
 
     Decides by:
-        The first `steps` saved steps of TRAIN (or GLOBAL) mode are judged, per attempt and worker. Kind
-        `variance`: variance of the inputs of activations (ReLU, LeakyReLU, PReLU, ELU, GELU, SiLU modules, in
-        order of execution); the geometric means over the first and the last quarter of the layers differ by
-        more than a factor of `threshold`. Kind `gradient`: per gradient of a weight, r = p95 - p5 of its
-        elements; smallest r / largest r < distribution_range (gradients of fewer than 20 elements, or mostly
-        zeros, are left out). Both kinds are reported once, at the end of these steps, if they held at more
-        than half of the steps and the loss did not fall by 1 % (mean of the last `patience` values compared
-        with the first values). The loss is a condition because a network that learns was not initialised
-        poorly, and because the layers of pretrained networks differ widely. Variances that differ by more
-        than `extreme` times are reported for any loss, because such a loss falls from one absurd value to
-        another. Kind `equal_weights`: at the first saved step all weights within each neuron are equal, or
-        all neurons of a layer are equal; weights of zeros count only if they are still zero at the third
-        saved step. It is reported immediately, for any loss. Values are read if they were saved. Otherwise r
-        is computed from the histograms in the index (within a factor of two), and `equal_weights` finds only
-        weights whose elements are all the same number. compat=True applies the older rule: largest variance >
-        threshold x smallest, smallest r < distribution_range, or no better loss within `patience` saved
-        steps; each is reported immediately.
+        The rule judges the first `steps` saved steps of TRAIN or GLOBAL mode, for each attempt (start of the
+        training) and worker.
+
+        - `variance`: the variance of the inputs of activations (modules ReLU, LeakyReLU, PReLU, ELU, GELU and
+          SiLU, in order of execution). The geometric means over the first and the last quarter of the layers
+          differ by more than a factor of `threshold`.
+        - `gradient`: for the gradient of each weight, r = p95 - p5 of its elements (the 95th and 5th
+          percentiles). The rule fires if smallest r / largest r < distribution_range. Gradients of fewer than
+          20 elements, or with mostly zeros, are left out.
+        - `equal_weights`: at the first saved step all weights within each neuron are equal, or all neurons of
+          a layer are equal. Weights of zeros count only if they are still zero at the third saved step. This
+          kind is reported immediately, for any loss.
+
+        `variance` and `gradient` are reported once, at the end of these steps, if they held at more than half
+        of the steps and the loss did not fall by 1 % (mean of the last `patience` values compared with the
+        first values). A network that learns was not initialised poorly, even if its layers differ widely, as
+        those of pretrained networks do. Variances that differ by more than `extreme` times are reported for
+        any loss, because such a loss falls from one absurd value to another.
+
+        The rule reads values if they were saved. Otherwise r is computed from the saved histograms (within a
+        factor of two), and `equal_weights` finds only weights whose elements are all the same number.
+
+        compat=True applies the rule of smdebug: largest variance > threshold x smallest variance, smallest r
+        < distribution_range, or no better loss within `patience` saved steps. Each of these is reported
+        immediately.
 
     Parameters:
-        activation_inputs_regex: names of activation inputs; regular expressions, or one string with commas.
-            None: inputs of the modules above, and names with `relu_input`.
+        activation_inputs_regex: regular expressions for names of activation inputs; a list, or one string
+            with commas. None: inputs of the modules above, and names with `relu_input`.
         threshold: largest ratio of variances that is not a fault.
         distribution_range: smallest range of gradients that is not a fault, as a share of the largest
             range of all layers (compat=True: in units of the gradient).
@@ -65,11 +73,11 @@ class PoorWeightInitialization:
             without a better loss).
         steps: number of saved steps that are judged.
         extreme: ratio of variances that is reported although the loss falls.
-        compat: True applies the older rule.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        A long warm-up of a pretrained network whose layers differ widely. A training with such layers that
-        does not learn for another reason.
+        - A long warm-up of a pretrained network whose layers differ widely.
+        - A training with such layers that does not learn for another reason.
 
     Do:
         Use He initialisation for ReLU layers and Xavier initialisation for tanh and sigmoid, add
@@ -102,7 +110,7 @@ class PoorWeightInitialization:
         require(self.extreme >= 1, self, "extreme", self.extreme, "a number of 1 or more")
 
     def needs(self) -> Need:
-        """Statistics of activation inputs, gradients and losses, values of weights, of the first steps."""
+        """Values of weights; statistics of activation inputs, gradients and losses; of the first steps."""
         first = SaveConfig(save_interval=1, end_step=self.steps)
         patterns = names_of(self.activation_inputs_regex)
         modules = () if patterns else (f"^({'|'.join(sorted(_MODULES))})_input",)
@@ -179,12 +187,12 @@ class PoorWeightInitialization:
         for finding in found:
             if learns and not float(finding.numbers.get("ratio", 0.0)) > self.extreme:
                 if progress is None:
-                    window.missing("no losses saved that would say whether the training learns", 1)
+                    window.missing("no losses were saved, so it is unknown whether the training learns", 1)
                 continue
             yield self._with_progress(finding, progress, len(opening.steps))
 
     def _with_progress(self, finding: Finding, progress: float | None, steps: int) -> Finding:
-        """The finding with what the loss did in these steps."""
+        """The finding with the change of the loss in these steps."""
         if progress is None:
             return finding
         how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
@@ -242,7 +250,7 @@ class PoorWeightInitialization:
         value = float(ranges[at]) if self.compat else float(ranges[at]) / largest
         if not value < self.distribution_range:
             return int(rows.size), None
-        unit = "" if self.compat else " of that of the layer with the widest one"
+        unit = "" if self.compat else " of the range of the layer with the widest range"
         return int(rows.size), window.finding(
             self,
             int(rows[at]),
@@ -253,8 +261,8 @@ class PoorWeightInitialization:
                 "distribution_range": self.distribution_range,
                 "layers": int(rows.size),
             },
-            why=f"the middle nine tenths of the gradient span {value:.3g}{unit}, "
-            f"less than {self.distribution_range:g}",
+            why=f"the range from the 5th to the 95th percentile of the gradient is {value:.3g}{unit}, less "
+            f"than {self.distribution_range:g}",
             do=_DO,
         )
 
@@ -263,8 +271,9 @@ class PoorWeightInitialization:
             self,
             row,
             numbers={"kind": "equal_weights", "equal": alike, "elements": int(window.finite[row])},
-            why=f"all {alike} of this layer start alike, so they get the same gradients and stay alike",
-            do="start with random weights",
+            why=f"all {alike} of this layer have equal initial values, so they get equal gradients and stay "
+            "equal",
+            do="initialise the weights with random numbers",
         )
 
     def _stale(self, window: Window, row: int) -> Finding:

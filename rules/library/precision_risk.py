@@ -49,44 +49,52 @@ _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRisk:
-    """Tensors whose values underflow or are about to overflow in float16, bfloat16 or float8.
+    """Tensors whose values underflow, or nearly overflow, in float16, bfloat16 or float8.
 
     What it does:
         Compares the histogram of the magnitudes of tensors with the range of a number type: the type in which
         they are stored, or a type that you want to use.
 
     Why it matters:
-        Below the smallest normal number a type loses digits, and below the smallest number every value
-        becomes zero, so small gradients never reach the weights. Above the largest number every value is
-        infinite. The rule finds both before they do harm.
+        Values below the smallest normal number of a type lose digits, and values below the smallest number
+        become zero, so small gradients never reach the weights. Values above the largest number become
+        infinite. The rule finds both risks early.
 
     Decides by:
-        Kind `underflow`: 100 x (non-zero elements below the smallest normal number) / (non-zero elements) >
-        underflow_percent. Kind `overflow`: the largest magnitude x headroom > the largest number of the type
-        (both strictly). It is reported at the `patience`-th consecutive saved step, and not again until the
-        condition has ended. Smallest normal and largest numbers: float16 6.1e-5 and 65504, bfloat16 1.2e-38
-        and 3.4e38, float8_e4m3 0.016 and 448, float8_e5m2 6.1e-5 and 57344. The shares come from the
-        histogram and the count of subnormal numbers in the index. In a tensor that is stored in this type,
-        elements that have already become zero cannot be counted; in a tensor of higher precision they are
-        counted (`lost_percent`). Tensors stored in float8 are not judged for overflow, because they are
-        scaled to fill its range. Tensors stored in float64 are not judged for underflow of bfloat16, because
-        this range is outside the histogram.
+        - `underflow`: 100 x (non-zero elements below the smallest normal number) / (non-zero elements) >
+          underflow_percent.
+        - `overflow`: largest magnitude x headroom > the largest number of the type.
+
+        A tensor is reported at the `patience`-th consecutive saved step with one of these conditions. It is
+        reported again only after a step without the condition. The smallest normal and the largest numbers
+        are: float16 6.1e-5 and 65504, bfloat16 1.2e-38 and 3.4e38, float8_e4m3 0.016 and 448, float8_e5m2
+        6.1e-5 and 57344.
+
+        The shares come from the saved histogram and the saved count of subnormal numbers. In a tensor that is
+        stored in this type, elements that have already become zero cannot be counted. In a tensor of higher
+        precision they are counted (`lost_percent`).
+
+        Tensors stored in float8 are not judged for overflow, because they are scaled to fill its range.
+        Tensors stored in float64 are not judged for underflow of bfloat16, because this range is outside the
+        histogram.
 
     Parameters:
         dtype: "auto" judges each tensor for the type in which it is stored, except float32 and float64; a
             name ("float16", "bfloat16", "float8_e4m3", "float8_e5m2") judges all tensors for that type.
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, gradients and optimizer state for underflow, and for
-            overflow also weights, biases, inputs and outputs; small activations and weights do no harm.
-        underflow_percent: percentage of non-zero elements that may be too small.
-        headroom: factor by which values must be able to grow; 2 leaves one bit.
-        patience: number of consecutive saved steps.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, gradients and optimizer
+            state for underflow, and also weights, biases, inputs and outputs for overflow (small activations
+            and weights do no harm).
+        underflow_percent: tolerated percentage of non-zero elements below the smallest normal number.
+        headroom: factor by which values must be able to grow without overflow; 2 is one bit.
+        patience: number of consecutive saved steps with the condition that make a finding.
 
     False alarms:
-        Attention masks that are filled with the largest number of the type. Gradients that a gradient scaler
-        has scaled up in the backward pass and that the hook has scaled down again: use dtype="auto". The end
-        of a successful training, where all gradients are small.
+        - Attention masks that are filled with the largest number of the type.
+        - Gradients that a gradient scaler has scaled up in the backward pass and that the hook has scaled
+          down again: use dtype="auto".
+        - The end of a successful training, where all gradients are small.
 
     Do:
         Underflow: scale the loss (a gradient scaler), use bfloat16, or keep this tensor in float32. Overflow:
@@ -184,9 +192,10 @@ class PrecisionRisk:
                     "largest": kind.largest,
                     "headroom": self.headroom,
                 },
-                why=f"the largest magnitude is {value:.4g}, and {name} ends at {kind.largest:.4g}, "
+                why=f"the largest magnitude is {value:.4g}, and the largest number of {name} is "
+                f"{kind.largest:.4g}, "
                 f"for {self.patience} saved steps in a row",
-                do="use bfloat16 or float32 here, normalise before it, or lower the loss scale",
+                do="use bfloat16 or float32 for this tensor, normalise its input, or lower the loss scale",
             )
 
 
@@ -194,7 +203,7 @@ def _below(window: Window, kind: NumberType, rows: Mask) -> tuple[Floats, Floats
     """(elements below the smallest normal number, elements that would be zero) of each row of the window."""
     small, lost = np.zeros(len(window)), np.zeros(len(window))
     at = np.flatnonzero(rows)
-    if kind.stored == "BF16":  # its range is that of float32, far beyond the histogram
+    if kind.stored == "BF16":  # has the range of float32, which is larger than that of the histogram
         single = rows & window.columns.where("dtype", lambda dtype: dtype in ("BF16", "F32"))
         small[single] = window.columns.floats("subnormal_count")[single]
     elif at.size:

@@ -25,41 +25,49 @@ _WHAT = "input of tanh or sigmoid"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturatedActivation:
-    """Tanh or sigmoid layers in which most units are saturated for (almost) every input of the batch.
+    """Tanh or sigmoid layers in which most units are saturated for all or nearly all inputs of the batch.
 
     What it does:
         Reads the saved inputs of tanh and sigmoid layers and measures, for each unit, the share of the batch
-        for which the input is in the range where the function has a slope.
+        for which the input is in the range where the slope of the function is not near zero.
 
     Why it matters:
         Far from zero tanh and sigmoid are flat. The gradient through them is almost zero, so the layers
         before do not learn, and the unit has the same output for every input.
 
     Decides by:
-        A unit is an index over all axes but the batch; for convolutions (4 or 5 axes: batch, channel, space)
-        it is the channel, pooled over batch and space. activity = 100 x share of its inputs strictly between
-        the two limits of its function. Saturated: activity < threshold_inactivity. The rule fires if 100 x
-        saturated units / units > threshold_layer (strictly), per layer and saved step. Layers are found by
-        module class (Tanh, Sigmoid) or by name. The limits are selected by the class, or else by `tanh` or
-        `sigmoid` in the name. Layers whose minimum and maximum are between the limits cannot fire and are not
-        read. The limits are the published limits of the older rule. At these limits the slope of tanh is
-        2e-8, and the slope of sigmoid is 1e-10 (lower limit) and 4e-8 (upper limit).
+        A unit is an index over all axes except the batch. For convolutions (4 or 5 axes: batch, channel,
+        space) a unit is a channel, pooled over batch and space.
+
+        The activity of a unit is 100 x the share of its inputs strictly between the two limits of its
+        function. A unit is saturated if its activity < threshold_inactivity. The rule fires if 100 x
+        saturated units / units > threshold_layer, for each layer and saved step.
+
+        Layers are found by module class (Tanh, Sigmoid) or by name. The limits are selected by the class, or
+        else by `tanh` or `sigmoid` in the name. Layers whose minimum and maximum are between the limits
+        cannot fire and are not read.
+
+        The default limits are the published limits of the rule of smdebug. At these limits the slope of tanh
+        is 2e-8, and the slope of sigmoid is 1e-10 (lower limit) and 4e-8 (upper limit).
 
     Parameters:
-        collection_names: collections to judge instead, or one string with commas.
-        tensor_regex: regular expressions for names of tensors to judge instead, or one string with commas.
-            None for both: inputs of Tanh and Sigmoid modules, and names with `tanh_input` or `sigmoid_input`.
+        collection_names: collections to judge in place of the default; a list of names, or one string with
+            commas.
+        tensor_regex: tensors to judge in place of the default; a list of regular expressions for names, or
+            one string with commas. Default, if both are None: inputs of Tanh and Sigmoid modules, and names
+            with `tanh_input` or `sigmoid_input`.
         threshold_tanh_min: lower limit of the input of tanh.
         threshold_tanh_max: upper limit of the input of tanh.
         threshold_sigmoid_min: lower limit of the input of sigmoid.
         threshold_sigmoid_max: upper limit of the input of sigmoid.
         threshold_inactivity: percentage of activity below which a unit is saturated.
         threshold_layer: percentage of saturated units above which a layer is reported.
-        unit_axis: the axis of units, for layouts other than those above (transformers: -1).
+        unit_axis: the axis of units, for other layouts than described above (transformers: -1).
 
     False alarms:
-        A sigmoid at the end of a classifier with confident predictions. Gates that are open or closed on
-        purpose. Small batches.
+        - A sigmoid at the end of a classifier with confident predictions.
+        - Gates that are open or closed on purpose.
+        - Small batches.
 
     Do:
         Use Xavier initialisation, normalise the inputs, lower the learning rate, add normalisation before the
@@ -145,7 +153,9 @@ class SaturatedActivation:
         wanted &= window.ok
         tanh: Mask = tanh_module | tanh_name & ~sigmoid_module
         known = tanh | sigmoid_module | sigmoid_name
-        window.missing("neither module class nor name says tanh or sigmoid", int(np.sum(wanted & ~known)))
+        window.missing(
+            "neither the module class nor the name contains tanh or sigmoid", int(np.sum(wanted & ~known))
+        )
         return wanted & known, tanh
 
     def _judge(self, window: Window, row: int, low: float, high: float) -> Finding | None:

@@ -34,35 +34,40 @@ class SimilarAcrossRuns:
     Why it matters:
         Two runs of the same code, data and seed should agree. The first tensor that differs, in order of
         execution, shows the cause: a seed that was not set, another version of a library, data in another
-        order, a kernel that is not deterministic.
+        order, or a kernel that is not deterministic.
 
     Decides by:
-        Rows with the same worker, mode, step of the mode, name and call are compared. If both runs have the
-        values, the tensors differ if their shapes differ, or if |a - b| <= atol + rtol x |b| is false for an
-        element (b is of the other run; equal infinities and NaN at the same position agree). Otherwise the
-        statistics are compared: the numbers of elements, NaN and infinities must be equal, and minimum,
-        maximum, mean, sum of |x| and of x^2 must be within the same tolerances. The finding names the
-        comparison that was used. Despite its name the rule fires on differences, as the older rule did. A
-        tensor that is missing in the other run is counted as not judged. The other run is read once, at the
-        first poll. Only its numbers are read, and none of its content is executed.
+        The rule compares rows (captured tensors) with the same worker, mode, step of the mode, name and call.
+        The finding names the comparison that was used.
+
+        - If both runs have the values, the tensors differ if their shapes differ, or if |a - b| <= atol +
+          rtol x |b| is false for an element (b is of the other run). Equal infinities, and NaN at the same
+          position, agree.
+        - Otherwise the statistics are compared. The numbers of elements, NaN and infinities must be equal.
+          Minimum, maximum, mean, sum of |x| and sum of x^2 must be within the same tolerances.
+
+        Despite its name the rule fires on differences, as in smdebug. A tensor that is missing in the other
+        run is counted as not judged. The other run is read once, at the first poll. Only its numbers are
+        read, and none of its content is executed.
 
     Parameters:
-        other_trials: folders or URLs of the other runs, or one string with commas; a Trace is a run in
-            memory.
-        other_trial: one more run, under the older name of this parameter.
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, every saved tensor.
+        other_trials: folders or URLs of the other runs; a list, or one string with commas. A Trace, a run in
+            memory, is accepted too.
+        other_trial: an additional run; smdebug's name of this parameter.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, every saved tensor.
         rtol: relative tolerance.
         atol: absolute tolerance.
 
     False alarms:
-        GPU kernels that add in any order: differences of 1e-7 become visible within some hundred steps of
-        training; compare early steps, or raise rtol. Runs with another batch size or number of workers.
+        - GPU kernels that add in any order: differences of 1e-7 become visible within some hundred steps of
+          training. Compare early steps, or raise rtol.
+        - Runs with another batch size or number of workers.
 
     Do:
-        Look at the first finding of the first step. If it is an input, check data order and augmentation. If
-        it is a weight at step 0, check seed and initialisation. If it is a gradient, a kernel is not
+        Look at the first finding of the first step. For an input, check data order and augmentation. For a
+        weight at step 0, check seed and initialisation. For a gradient, search for a kernel that is not
         deterministic.
 
     Source:
@@ -130,7 +135,7 @@ class SimilarAcrossRuns:
         whole = window.columns.present("nbytes")[rows] & other.columns.present("nbytes")[partner]
         counted = ~whole & window.counted[rows] & other.columns.present("count")[partner]
         window.missing(
-            "tensor saved without values in one run and without statistics in one",
+            "tensor saved without values in one of the runs, and without statistics in one of the runs",
             int(np.sum(~whole & ~counted)),
         )
         differs = np.zeros(rows.size, dtype=np.bool_)
@@ -152,7 +157,8 @@ class SimilarAcrossRuns:
                     row,
                     numbers={"kind": kind, **numbers, "rtol": self.rtol, "atol": self.atol},
                     why=f"{why}, compared with {place}",
-                    do="look at the first difference of the first step: seed, data order, versions, kernels",
+                    do="look at the first difference of the first step: check seed, data order, versions and "
+                    "kernels",
                 )
 
     def _statistics_differ(self, window: Window, rows: _Ints, other: OtherRun, partner: _Ints) -> Mask:
@@ -181,7 +187,7 @@ class SimilarAcrossRuns:
     def _values_differ(
         self, window: Window, row: int, other: OtherRun, partner: int
     ) -> tuple[dict[str, float | int | str], str]:
-        """The differences; empty if there are none, or the values could not be read."""
+        """The differences between two tensors; empty if there are none or if reading failed."""
         try:
             ((_, here),) = window.read([row])
             there = other.payload(partner)
@@ -206,7 +212,7 @@ class SimilarAcrossRuns:
 
 
 def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values in double precision, so that differences of narrow types do not overflow."""
+    """Values in double precision, so that differences of small integer and float types do not overflow."""
     return values if values.dtype.kind == "c" else values.astype(np.float64)
 
 

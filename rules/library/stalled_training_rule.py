@@ -27,30 +27,34 @@ class StalledTrainingRule:
 
     What it does:
         Measures the time between two successive captured tensors of each worker. In a live run, the rule also
-        compares the newest tensor with the time of day, so that a stall is found while it lasts.
+        compares the time of the newest tensor with the current time, so that a stall is found while it lasts.
 
     Why it matters:
         A training that hangs (a collective operation that waits for a lost rank, a data loader that waits for
         storage) looks like a busy training: the process exists, and the machines still cost money.
 
     Decides by:
-        seconds without a new tensor >= threshold, between two tensors of a worker, or since its newest tensor
-        while the worker's part of the attempt has not ended. Each stall of a worker is one finding, at the
-        last step before the stall. Workers that are found stalled at the same poll make one finding, about
-        the first of them. The time starts with the first tensor. The time after a worker has ended, normally
-        or not, is not judged. A rule reports and does not act: instead of stop_training_on_fire of the older
-        library, use an action, which can be combined with any rule.
+        The rule fires if the seconds without a new tensor >= threshold, between two tensors of a worker. It
+        also fires if this time has passed since the newest tensor of a worker that has not ended. The time
+        starts with the first tensor. The time after a worker has ended, normally or not, is not judged.
+
+        Each stall of a worker is one finding, at the last step before the stall. Workers that are found
+        stalled at the same poll of the run make one finding, about the first of them.
+
+        Rules report and do not act. In place of stop_training_on_fire of smdebug, use an action, which can be
+        combined with any rule.
 
     Parameters:
-        threshold: seconds. The time between two saves must be well below it. A scalar that is saved regularly
-            (save_scalar) can be used as a heartbeat.
-        stop_training_on_fire: must be False; use the action RequestStop instead.
-        training_job_name_prefix: must be None; the action has the name of the job.
+        threshold: time without a new tensor, in seconds. The time between two saves must be well below it. A
+            scalar that is saved regularly (save_scalar) can be used as a heartbeat.
+        stop_training_on_fire: a parameter of smdebug, must be False; use the action RequestStop instead.
+        training_job_name_prefix: a parameter of smdebug, must be None; the action has the name of the job.
 
     False alarms:
-        Intended long pauses: a validation that saves nothing, checkpoints of large models, compilation, a
-        suspended machine. A clock that is changed during the run, or that differs between the machine of the
-        training and the machine that runs the rule.
+        - Intended long pauses: a validation that saves nothing, checkpoints of large models, compilation, a
+          suspended machine.
+        - A clock that is changed during the run, or that differs between the machine of the training and the
+          machine that runs the rule.
 
     Do:
         Check the stacks of all ranks (py-spy dump), the data loader and the storage. Set a timeout for
@@ -72,8 +76,8 @@ class StalledTrainingRule:
         require(0 < self.threshold < np.inf, self, "threshold", self.threshold, "seconds above 0")
         if self.stop_training_on_fire or self.training_job_name_prefix:
             raise ConfigError(
-                "StalledTrainingRule does not stop a training itself: leave stop_training_on_fire and "
-                "training_job_name_prefix out, and give the action RequestStop to the run of rules"
+                "StalledTrainingRule does not stop a training: leave out stop_training_on_fire and "
+                "training_job_name_prefix, and pass the action RequestStop to tdcore.rules.run"
             )
 
     def needs(self) -> Need:
@@ -116,7 +120,7 @@ class StalledTrainingRule:
             if at > 0:
                 state.move(window.columns, int(rows[at - 1]), int(times[at]))
             if not state.told:
-                yield self._finding(place, state, int(gaps[at]) / 1e9, "then it went on")
+                yield self._finding(place, state, int(gaps[at]) / 1e9, "then the next tensor was saved")
         state.move(window.columns, int(rows[-1]), int(times[-1]))
 
     def _now(self, window: Window) -> Iterator[Finding]:
@@ -134,8 +138,8 @@ class StalledTrainingRule:
             )
             place = (attempt, workers[0][1])
             seconds = (window.now_ns - workers[0][0]) / 1e9
-            others = f"; {len(workers) - 1} other workers are silent, too" if len(workers) > 1 else ""
-            then = f"and nothing says that it has ended{others}"
+            others = f"; {len(workers) - 1} other workers have stalled too" if len(workers) > 1 else ""
+            then = f"and no file records that the training has ended{others}"
             yield self._finding(place, silent[place], seconds, then, workers=len(workers))
         for state in silent.values():
             state.told = True
@@ -162,8 +166,8 @@ class StalledTrainingRule:
             why=f"nothing was saved for {seconds:.0f} s after "
             f"{step_text(state.step, state.mode, state.mode_step)} "
             f"({self.threshold:g} s are tolerated), {then}",
-            do="look at the stacks of all ranks, the data loader and storage; save a scalar as a heartbeat "
-            "if the pause is meant",
+            do="check the stacks of all ranks, the data loader and storage; save a scalar as a heartbeat if "
+            "the pause is intended",
         )
 
 

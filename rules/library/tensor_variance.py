@@ -30,22 +30,25 @@ class TensorVariance:
         or activations that are nearly equal contain no information and get equal gradients.
 
     Decides by:
-        Population variance of the finite elements, m2 / (number of them), from the statistics in the index:
-        kind `high` if it is > max_threshold, kind `low` if it is < min_threshold (both strictly), per tensor
-        and saved step. Not judged: tensors with fewer than two finite elements. No variance is wrong for
-        every tensor (the variance of a weight is proportional to 1 / width of the layer), so the limits have
-        no defaults. Without a limit the verdict is `not evaluable`, with this reason.
+        The variance is the population variance of the finite elements, m2 / (number of these elements), from
+        the saved statistics. Kind `high`: variance > max_threshold. Kind `low`: variance < min_threshold.
+        Each tensor and saved step is judged; tensors with fewer than two finite elements are not.
+
+        The limits have no defaults, because no variance is wrong for every tensor: the variance of a weight
+        is proportional to 1 / width of the layer. Without a limit the verdict is `not evaluable`, with this
+        reason.
 
     Parameters:
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, the collection `weights`.
-        max_threshold: upper limit; None: no upper limit.
-        min_threshold: lower limit; None: no lower limit.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, the collection `weights`.
+        max_threshold: upper limit of the variance; None: no upper limit.
+        min_threshold: lower limit of the variance; None: no lower limit.
 
     False alarms:
-        Weights of normalisation layers, which all start at 1: variance 0. Very wide layers, whose weights
-        have a small variance by design. One limit for tensors of different kinds.
+        - Weights of normalisation layers, which all start at 1: their variance is 0.
+        - Very wide layers, whose weights have a small variance by design.
+        - One limit for tensors of different kinds.
 
     Do:
         Compare with the neighbouring layers. High: lower the learning rate, add weight decay or

@@ -25,7 +25,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeDepth:
-    """Trees of an ensemble that are deeper than expected.
+    """Trees of an ensemble that are deeper than a limit, or shallower with direction="below".
 
     What it does:
         Computes the depth of the deepest tree in the saved tables of trees, for each step.
@@ -36,22 +36,24 @@ class TreeDepth:
         contain little information.
 
     Decides by:
-        depth = number of splits on the longest path from a root to a leaf, over all trees of the step, from
-        the links in trees/Yes and trees/No (with trees/ID, the node's number, and trees/Tree). If the values
-        of one of these tensors are missing, depth = log2 of the largest node number in trees/ID or
-        trees/Node, as in the older library. This is correct only for full trees whose nodes are numbered
-        level by level. The rule fires if depth > `depth` (strictly), or < with direction="below".
+        The depth is the number of splits on the longest path from a root to a leaf, over all trees of the
+        step. The rule fires if the depth > `depth`; with direction="below", if it is < `depth`.
+
+        The depth is computed from the links in trees/Yes and trees/No, with trees/ID (the node's number) and
+        trees/Tree. If the values of one of these tensors are missing, the depth is log2 of the largest node
+        number in trees/ID or trees/Node, as in smdebug. This is correct only for full trees whose nodes are
+        numbered level by level.
 
     Parameters:
-        depth: limit, in splits.
-        direction: "above" or "below".
+        depth: limit of the depth, in splits.
+        direction: "above" reports deeper trees, "below" reports shallower trees.
 
     False alarms:
-        Ensembles that use deep trees on purpose (random forests). Unbalanced trees, if log2 is used: a chain
-        of 2^k - 1 nodes is deeper than k.
+        - Ensembles that use deep trees on purpose (random forests).
+        - Unbalanced trees, if log2 is used: the depth of a chain of 2^k - 1 nodes is larger than k.
 
     Do:
-        Limit max_depth or the number of leaves, raise min_child_weight or gamma; for shallow trees look at
+        Limit max_depth or the number of leaves, or raise min_child_weight or gamma. For shallow trees, check
         features, regularisation and learning rate.
 
     Source:
@@ -111,11 +113,11 @@ class TreeDepth:
             self,
             row,
             numbers={"depth": depth, "limit": self.depth, "direction": self.direction, "by": how},
-            why=f"the deepest tree has depth {depth:.4g} (by {how}), {self.direction} the limit of "
+            why=f"the deepest tree has depth {depth:.4g} (from {how}), {self.direction} the limit of "
             f"{self.depth:g}",
             do="limit max_depth or the number of leaves, or raise min_child_weight or gamma"
             if self.direction == "above"
-            else "look at features, regularisation and learning rate: there is little left to split",
+            else "check features, regularisation and learning rate: the trees find little to split",
         )
 
     def _by_links(self, window: Window, table: Mapping[str, int]) -> tuple[float, int, str] | None:
@@ -124,7 +126,7 @@ class TreeDepth:
             return None
         try:
             tree, node, yes, no = (values for _, values in window.read(table[name] for name in _LINKED))
-            return float(depths(tree, node, yes, no).max()), table["ID"], "links"
+            return float(depths(tree, node, yes, no).max()), table["ID"], "the links of its nodes"
         except RunError as error:
             window.missing(f"table of trees could not be read ({type(error).__name__})", 1)
         except ValueError as error:
@@ -142,7 +144,7 @@ class TreeDepth:
 
 
 def _in_table(name: str) -> bool:
-    """Whether a tensor is a column of a table: "trees/ID", or "fold_0/trees/ID" in a cross validation."""
+    """Whether a tensor is a column of a table: "trees/ID", or "fold_0/trees/ID" in a cross-validation."""
     place = name.rpartition("/")[0]
     return place == "trees" or place.endswith("/trees")
 
@@ -182,7 +184,7 @@ def depths(tree: Any, node: Any, yes: Any, no: Any) -> _Floats:
             break
         level[reached] = depth + 1
     if level.min() < 0 or np.unique(child).size != child.size:
-        raise ValueError("a table of trees has nodes with two parents, or none that is a root")
+        raise ValueError("a table of trees has nodes with two parents, or no root")
     deepest = np.zeros(trees.size)
     np.maximum.at(deepest, of, level)
     return deepest
@@ -193,5 +195,5 @@ def _find(key: _Floats, order: npt.NDArray[np.int64], wanted: _Floats) -> npt.ND
     at = np.minimum(np.searchsorted(key, wanted, sorter=order), key.size - 1)
     found: npt.NDArray[np.int64] = order[at]
     if not np.array_equal(key[found], wanted):
-        raise ValueError("a table of trees links to nodes that it does not hold")
+        raise ValueError("a table of trees links to nodes that it does not contain")
     return found

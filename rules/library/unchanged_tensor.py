@@ -25,8 +25,8 @@ _DEFAULT = ("losses", "gradients")
 _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
 _SIZES = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max")
 _COLUMNS = (*_COUNTS, "zero_count", *_SIZES)
-_SLACK = 1e-9  # relative, for sums that were added in another order
-_NOISE = 10  # in units of atol; tensors below this magnitude are close to each other
+_SLACK = 1e-9  # relative tolerance of sums that were computed in another order
+_NOISE = 10  # in units of atol; smaller tensors are compared bitwise
 _UNDECIDED = "statistics agree within the tolerance, and the values were not saved"
 
 
@@ -43,33 +43,40 @@ class UnchangedTensor:
         optimizer has other parameters, every step gets the same batch, or the graph is cut.
 
     Decides by:
-        Of `num_steps` saved steps, including the current one, every consecutive pair is close in the sense of
-        numpy.allclose(older, newer, rtol, atol, equal_nan). A tensor is reported once, until it has changed.
-        Nearly always the statistics in the index decide: if minimum, maximum, mean or a norm differ by more
-        than the tolerance, the tensor has changed; if all of them are bitwise equal, it has not changed (kind
-        `statistics`: "unchanged by its statistics"). For scalars the statistics are the value. In all other
-        cases, and for integers, whose statistics do not change when they are shuffled, the values are
-        compared (kind `values`). This begins with the second such pair in a row, because the first pair only
-        shows that the values will be needed. Without values such a pair is not judged. A tensor whose largest
-        magnitude is below 10 atol is unchanged only if it is bitwise equal. Otherwise every tensor of
-        rounding errors, such as the gradient of a bias before a normalisation layer, would count as
-        unchanged. Not judged: tensors without elements, steps whose loss is exactly zero, and gradients of
-        biases whose weight has a gradient above zero. compat=True applies the older rule, which judges all of
-        these tensors.
+        A tensor is unchanged if, over `num_steps` saved steps including the current step, every consecutive
+        pair is close in the sense of numpy.allclose(older, newer, rtol, atol, equal_nan). The tensor is
+        reported once, until it has changed.
+
+        In most cases the saved statistics decide. If minimum, maximum, mean or a norm differ by more than the
+        tolerance, the tensor has changed. If all of them are bitwise equal, it has not changed (kind
+        `statistics`: "unchanged by its statistics"). For scalars the statistics are the value.
+
+        In all other cases, and for integers, whose statistics do not change when they are shuffled, the
+        values are compared (kind `values`). This begins with the second such pair in a row, because the first
+        pair only shows that the values will be needed. Without values such a pair is not judged.
+
+        A tensor whose largest magnitude is below 10 atol is unchanged only if it is bitwise equal. Otherwise
+        every tensor of rounding errors, such as the gradient of a bias before a normalisation layer, would
+        count as unchanged.
+
+        Tensors without elements, steps whose loss is exactly zero, and gradients of biases whose weight has a
+        gradient above zero are not judged. compat=True applies the rule of smdebug, which judges all of these
+        tensors.
 
     Parameters:
-        collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
-            are given, the union is judged; if neither, the collections `losses` and `gradients`.
-        num_steps: saved steps over which a tensor must be the same.
-        rtol: relative tolerance, of the newer value.
+        collection_names: names of collections to judge; a list, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
+            with commas. With both parameters, the union is judged; with neither, the collections `losses` and
+            `gradients`.
+        num_steps: number of saved steps over which a tensor must be the same.
+        rtol: tolerance relative to the newer value.
         atol: absolute tolerance.
-        equal_nan: whether NaN equals NaN.
-        compat: True compares tensors of rounding errors by numpy.allclose as well, and leaves nothing out.
+        equal_nan: whether two NaN count as equal.
+        compat: True compares tensors of rounding errors by numpy.allclose too, and leaves out no tensors.
 
     False alarms:
-        Layers that are frozen on purpose, if `weights` are selected. Zero gradients of unused branches, which
-        AllZero reports too.
+        - Layers that are frozen on purpose, if `weights` are selected.
+        - Zero gradients of unused branches, which AllZero reports too.
 
     Do:
         Check the learning rate and the parameters of the optimizer. Check that the data loader returns new
@@ -134,7 +141,8 @@ class UnchangedTensor:
                     "elements": int(window.columns.ints("count")[row]),
                 },
                 why=f"unchanged{how} over {self.num_steps} saved steps",
-                do="check the learning rate, what the optimizer holds, and that the data moves on",
+                do="check the learning rate, the parameters of the optimizer, and that the data loader "
+                "returns new batches",
             )
 
     def _by_statistics(self, window: Window, found: StepPairs) -> tuple[Mask, Mask]:

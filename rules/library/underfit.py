@@ -22,49 +22,53 @@ __all__ = ["Underfit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underfit:
-    """A training and validation loss that both stay high.
+    """A training loss and a validation loss that both stay high.
 
     What it does:
         Compares the training loss, and the validation loss if there is one, with their starting levels, and
         reports a training that stays near these levels.
 
     Why it matters:
-        A model that is hardly better than an untrained one is too small for its task, cannot learn (dead
+        A model that is hardly better than an untrained model is too small for its task, cannot learn (dead
         units, frozen weights, a wrong learning rate), or gets inputs that do not determine the labels. More
         steps do not help.
 
     Decides by:
         This definition is tdcore's own. The training loss is averaged over blocks of `window_values` saved
         values, and the validation loss over each validation phase. The starting level is the larger of two
-        means: of the first 3 values (or fewer, if a block is shorter), and of the first block. The rule
-        decides after each block whose last step is at least `warmup_steps` (of the mode). Kind `flat`: in
-        `patience` consecutive blocks, and in all validation phases that ended among them, neither mean fell
-        by `min_fall_percent` since its last fall of this size, and both losses are above flat_fraction x
-        starting level. Kind `high`: the step is at least `high_steps`, and both losses are above
-        high_fraction x starting level, even if they still fall slowly. A training that has converged is flat
-        but low, and a training that learns is high but falling; neither is reported. Without a validation
-        loss only the training loss decides, and the finding mentions it. `flat` is reported once until there
-        is progress, and `high` once. Losses that begin at 0 or below are not judged.
+        means: the mean of the first 3 values (or fewer, if a block is shorter), and the mean of the first
+        block. The rule decides after each block whose last step is at least `warmup_steps` (of the mode).
+
+        - `flat`: both losses are above flat_fraction x starting level. In `patience` consecutive blocks, and
+          in all validation phases that ended during these blocks, neither mean fell by `min_fall_percent`
+          since its last fall of this size. This kind is reported again only after progress.
+        - `high`: the step is at least `high_steps`, and both losses are above high_fraction x starting level,
+          even if they still fall slowly. This kind is reported once.
+
+        A training that has converged is flat but low. A training that learns is high but falling. Neither is
+        reported. Without a validation loss only the training loss decides, and the text of the finding states
+        this. Losses that begin at 0 or below are not judged.
 
     Parameters:
-        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
-            `losses`.
-        warmup_steps: number of first steps of the training without a finding.
+        tensor_regex: losses to judge; a list of regular expressions, or one string with commas. None: the
+            collection `losses`.
+        warmup_steps: number of first training steps without a finding.
         window_values: number of saved values of the training loss in one block.
-        patience: number of consecutive blocks without a fall.
-        min_fall_percent: relative fall of the loss that counts as progress.
+        patience: number of consecutive blocks without a fall that make a finding of kind `flat`.
+        min_fall_percent: relative fall of the loss that counts as progress, in percent.
         flat_fraction: share of the starting level above which a constant loss is too high.
-        high_steps: steps after which the loss should be below high_fraction x starting level.
-        high_fraction: see high_steps.
+        high_steps: number of steps after which the loss should be below high_fraction x starting level.
+        high_fraction: share of the starting level below which the loss should be after high_steps.
         start_level: the loss of an untrained model, such as ln(number of classes). None: it is measured.
 
     False alarms:
-        A training that starts from trained weights has a low starting level: set start_level. Data from which
-        little can be learned (no model reaches 75 % of the starting level). Very slow schedules: raise
-        high_steps. Losses that need not fall (GANs, reinforcement learning).
+        - A training that starts from trained weights has a low starting level: set start_level.
+        - Data from which little can be learned (no model reaches 75 % of the starting level).
+        - Very slow schedules: raise high_steps.
+        - Losses that need not fall (GANs, reinforcement learning).
 
     Do:
-        First try to fit one single batch. Use a larger model or train frozen layers, raise the learning rate,
+        First try to fit a single batch. Use a larger model or train frozen layers, raise the learning rate,
         reduce regularisation, and check that inputs are normalised and belong to their labels.
 
     Source:
@@ -108,7 +112,7 @@ class Underfit:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per loss and kind, "flat" or "high"; flat again after progress."""
+        """One finding per loss and kind, "flat" or "high"; another "flat" finding after progress."""
         patterns = names_of(self.tensor_regex)
         wanted = in_both_modes(window, patterns)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
@@ -190,7 +194,7 @@ class Underfit:
         why = f"the training loss is {block.mean:.4g}, {rounded(100 * block.mean / start)} % of the "
         why += f"{start:.4g} that it began with (above {100 * fraction:g} % is too high)"
         if state.validation is None:
-            why += "; there is no validation loss, so the training loss decided alone"
+            why += "; there is no validation loss, so only the training loss was judged"
         else:
             numbers["validation_loss"] = state.validation
             why += f", and the validation loss is {state.validation:.4g}"
@@ -208,8 +212,9 @@ class Underfit:
             tensor=name,
             numbers=numbers,
             why=why,
-            do="check that gradients arrive and units are alive, that updates have about a thousandth of the "
-            "size of the weights, and that inputs belong to their labels; only then take a larger model",
+            do="check that weights get gradients and units are active, that updates are about a thousandth "
+            "of the size of the weights, and that inputs belong to their labels; only then use a larger "
+            "model",
         )
 
 

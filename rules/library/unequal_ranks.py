@@ -21,9 +21,9 @@ from tdcore.rules.window import Floats, Mask, Window
 __all__ = ["UnequalRanks"]
 
 _RANKS = 2
-_SPREAD = 5 * 1.4826  # median absolute deviations that are five standard deviations of a normal distribution
-_OF_ONE_NUMBER = 4  # times the patience
-_OF_MODEL = r"^(?!.*[Ll]oss)[A-Z]\w*_(input_[\w.]+|output_\d+)$"  # the model goes by its class
+_SPREAD = 5 * 1.4826  # 5 standard deviations of a normal distribution, in median absolute deviations
+_OF_ONE_NUMBER = 4  # factor of the patience
+_OF_MODEL = r"^(?!.*[Ll]oss)[A-Z]\w*_(input_[\w.]+|output_\d+)$"  # the model has the name of its class
 _FLOATS = ("F", "BF")
 
 
@@ -40,17 +40,23 @@ class UnequalRanks:
         gradients, so gradients do not show which rank is at fault.
 
     Decides by:
-        Floating-point inputs and outputs of the model, and losses, of the same name at the same step of TRAIN
-        (or GLOBAL) mode. Kind `scale`: the root mean squares differ by more than `factor` times. Kind
-        `shift`: the means differ by more than `shift` standard deviations (the largest one among the ranks).
-        Losses, constants and tensors whose scale differs are not judged by this kind. With three ranks or
-        more a rank is compared with the median of all, and must also deviate by 5 standard deviations of the
-        ranks (estimated from their median absolute deviation). With two ranks the finding names the rank with
-        the larger value; either of them can be wrong. A deviation is reported at the `patience`-th judged
-        step in a row, and again only after a step without it. Single numbers, such as losses, need four times
-        as many steps, because they differ much from batch to batch at the end of a training. Not judged:
-        integers (class numbers, tokens), values that are not finite, parts of sharded tensors, and tensors
-        that not all ranks have.
+        The rule compares floating-point inputs and outputs of the model, and losses, of the same name at the
+        same step of TRAIN or GLOBAL mode.
+
+        - `scale`: the root mean squares differ by more than `factor` times.
+        - `shift`: the means differ by more than `shift` standard deviations (the largest standard deviation
+          among the ranks). Losses, constants and tensors whose scale differs are not judged for this kind.
+
+        With three ranks or more a rank is compared with the median of all ranks, and must also deviate by 5
+        standard deviations of the ranks (estimated from their median absolute deviation). With two ranks the
+        finding names the rank with the larger value; either of them can be wrong.
+
+        A deviation is reported at the `patience`-th judged step in a row, and again only after a step without
+        it. Single numbers, such as losses, need four times as many steps, because they differ much from batch
+        to batch at the end of a training.
+
+        Integers (class numbers, tokens), values that are not finite, parts of sharded tensors, and tensors
+        that some ranks do not have are not judged.
 
     Parameters:
         factor: ratio of the root mean squares above which a rank is reported.
@@ -59,8 +65,8 @@ class UnequalRanks:
         workers: number of workers to wait for. None: the workers that have saved a step so far, two or more.
 
     False alarms:
-        Ranks with different work by design: stages of a pipeline, other data sources or other tasks. Losses
-        that are summed over batches of different sizes.
+        - Ranks with different work on purpose: stages of a pipeline, other data sources or other tasks.
+        - Losses that are summed over batches of different sizes.
 
     Do:
         Compare the data sets, transforms and samplers of the two ranks; check that weights are broadcast at
@@ -143,7 +149,7 @@ class UnequalRanks:
         patience = np.where(single, _OF_ONE_NUMBER, 1) * self.patience
         large = np.abs(scale) > np.maximum(np.log(self.factor), scale_limit)
         far = (np.abs(apart) > self.shift) & (np.abs(shift) > shift_limit) & ~large.any(axis=0)
-        if len(meeting.workers) == _RANKS:  # the larger one of two
+        if len(meeting.workers) == _RANKS:  # report the larger rank
             large, far = large & (scale > 0), far & (shift > 0)
         for rank, worker in enumerate(meeting.workers):
             for at, name in enumerate(meeting.names):
@@ -166,9 +172,9 @@ class UnequalRanks:
         others = "the other rank" if len(meeting.workers) == _RANKS else "the median rank"
         way = "larger" if larger else "smaller"
         what = (
-            f"is {rounded(value)} times {way} than that of {others}"
+            f"is {rounded(value)} times {way} than {others}"
             if kind == "scale"
-            else f"has a mean that is {rounded(value)} standard deviations {way} than that of {others}"
+            else f"has a mean that is {rounded(value)} standard deviations {way} than the mean of {others}"
         )
         other = np.delete(means, rank)
         return meeting.finding(
@@ -191,7 +197,7 @@ class UnequalRanks:
 
 
 def _deviation(values: Floats) -> tuple[Floats, Floats]:
-    """(distance of each rank from the median, or from the other one of two; what noise explains of it).
+    """(distance of each rank from the median, or from the other rank of two; limit of the distance by noise).
 
     values: shape (ranks, names).
     """

@@ -19,12 +19,12 @@ from tdcore.rules.window import Window
 
 __all__ = ["VanishingGradient"]
 
-_ZEROS = 3  # saved steps in a row at which a gradient is exactly zero
+_ZEROS = 3  # number of consecutive saved steps at which a gradient is exactly zero
 _DO = (
-    "compare with the gradient of the last layer: if that is larger, use normalisation, residual connections "
-    "or ReLU; if it is as small, look at the loss, its scale and weight decay"
+    "compare with the gradient of the last layer: if it is larger, use normalisation, residual connections "
+    "or ReLU; if it is equally small, check the loss, its scale and weight decay"
 )
-_DO_ZERO = "look for a detach(), a layer whose units are all dead or a weight of zeros behind this one"
+_DO_ZERO = "look for a detach(), a layer whose units are all dead, or a weight of zeros after this layer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +37,37 @@ class VanishingGradient:
     Why it matters:
         A step changes a weight by its gradient times the learning rate. In a deep stack of sigmoid or tanh
         layers each layer multiplies the gradient by a number well below 1, so the gradients of the first
-        layers are almost zero. These layers keep their random weights and the loss stops falling, without
-        another sign in the log.
+        layers are almost zero. These layers keep their random weights and the loss stops falling. The log
+        shows no other sign of this.
 
     Decides by:
-        mean |g| = abs_sum / (number of finite elements) < threshold (strictly), per tensor and step, from the
-        statistics in the index. All such tensors of a step are reported. Not judged: parameters without a
-        gradient at the step (unused or frozen: row `absent`), and gradients without a finite element, which
-        ExplodingTensor reports. The bias of a layer whose weight has a gradient above the threshold is not
-        reported: before a normalisation layer the gradient of a bias is zero except for rounding, and this is
-        not a fault. Gradients that are exactly zero are reported at the third consecutive saved step, because
-        a weight that starts at zero (the second matrix of an adapter) blocks the gradients before it until it
-        has changed. Steps whose loss is exactly zero are not judged. compat=True applies the older rule,
-        without these exceptions.
+        The rule fires if mean |g| = abs_sum / (number of finite elements) < threshold, for each gradient and
+        step, from the saved statistics. All such gradients of a step are reported.
+
+        These gradients are not reported:
+
+        - the gradient of a bias if the weight of its layer has a gradient above the threshold: before a
+          normalisation layer the gradient of a bias is zero except for rounding, and this is not a fault;
+        - gradients that are exactly zero, before the third consecutive saved step: a weight that starts at
+          zero (the second matrix of an adapter) blocks the gradients before it until it has changed;
+        - gradients of steps whose loss is exactly zero.
+
+        Parameters without a gradient at the step (unused or frozen), and gradients without a finite element,
+        which ExplodingTensor reports, are not judged. compat=True applies the rule of smdebug, which reports
+        all gradients below the threshold.
 
     Parameters:
-        threshold: in units of the gradient.
+        threshold: mean of |g| below which a gradient is reported, in units of the gradient.
         ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
             layers.
-        compat: True reports every bias, whatever the gradient of the weight of its layer is, and reports
-            zeros at the first saved step.
+        compat: True also reports biases whose weight has a gradient above the threshold, gradients of zeros
+            before the third saved step, and steps whose loss is zero.
 
     False alarms:
-        The end of a successful training, where all gradients are small. Losses or gradients scaled down (a
-        mean over very many elements, a small loss weight). Embeddings, if a batch uses few of their rows.
-        fp16 training whose gradients are read before they are unscaled.
+        - The end of a successful training, where all gradients are small.
+        - Losses or gradients that are scaled down (a mean over very many elements, a small loss weight).
+        - Embeddings, if a batch uses few of their rows.
+        - Trainings in fp16 whose gradients are read before they are unscaled.
 
     Do:
         Replace sigmoid or tanh by ReLU or GELU, add residual connections or normalisation layers, use He or

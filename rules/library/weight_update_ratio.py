@@ -17,14 +17,14 @@ from tdcore.rules.window import Mask, Window
 
 __all__ = ["WeightUpdateRatio"]
 
-_FROM_ZERO = "weight had a norm below epsilon before (a start at zero)"
-_NO_GRADIENT = "weight did not change, and its gradient was not captured (frozen, or stuck?)"
-_UNDECIDED = "weight saved without its values, and statistics do not decide"
+_FROM_ZERO = "the earlier norm of the weight was below epsilon (weights that start at zero)"
+_NO_GRADIENT = "the weight did not change, and its gradient was not captured, so it may be frozen or stuck"
+_UNDECIDED = "the weight was saved without its values, and its statistics are not enough to judge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightUpdateRatio:
-    """Weights whose change per step is too large or too small compared with their size.
+    """Weights that change too much or too little per step, compared with their size.
 
     What it does:
         Compares every saved weight with the same weight at an earlier saved step, and measures the relative
@@ -36,34 +36,43 @@ class WeightUpdateRatio:
         does not change.
 
     Decides by:
-        ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), L2 norms, s and p saved steps of TRAIN mode (or
-        GLOBAL); p is the previous saved step, or with num_steps = n the oldest saved step with p >= s - n.
-        Kind `large`: ratio > large_threshold; kind `small`: 0 < ratio < small_threshold (both strictly), per
-        weight and saved step. Kind `stuck`: a weight did not change at all at `still_steps` consecutive
-        comparisons, although its gradient was not zero at any of them. A weight without a gradient (row
-        `absent`, or zero) is frozen or unused, which is not a fault. Not judged: a weight whose earlier norm
-        was below epsilon, because the relative change of a weight of zeros is infinite. Weights saved without
-        values are judged by bounds: | ||w_s|| - ||w_p|| |, and the differences of minimum, maximum and mean,
-        are at most ||w_s - w_p||, which is at most ||w_s|| + ||w_p||. If the bounds do not decide, the row is
-        not judged. compat=True applies the older rule: no division by s - p, weights that start at zero are
-        judged, and a weight that did not change is `small`.
+        ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), with L2 norms, where s and p are saved steps of
+        TRAIN or GLOBAL mode. p is the previous saved step or, with num_steps = n, the oldest saved step with
+        p >= s - n.
+
+        - `large`: ratio > large_threshold, for each weight and saved step.
+        - `small`: 0 < ratio < small_threshold, for each weight and saved step.
+        - `stuck`: a weight did not change at all at `still_steps` consecutive comparisons, although its
+          gradient was not zero at any of them. A weight without a gradient, or with a gradient of zero, is
+          frozen or unused, which is not a fault.
+
+        A weight whose earlier norm was below epsilon is not judged, because the relative change of a weight
+        of zeros is infinite.
+
+        Weights saved without values are judged by bounds. | ||w_s|| - ||w_p|| | and the differences of
+        minimum, maximum and mean are at most ||w_s - w_p||, which is at most ||w_s|| + ||w_p||. If the bounds
+        do not decide, the weight is not judged at this step.
+
+        compat=True applies the rule of smdebug: the change is not divided by s - p, weights that start at
+        zero are judged, and a weight that did not change is `small`.
 
     Parameters:
-        num_steps: None: compare with the previous saved step. n: with the oldest saved step within n steps.
+        num_steps: None: compare with the previous saved step. n: compare with the oldest saved step within n
+            steps.
         large_threshold: ratio above which a weight is reported.
         small_threshold: ratio below which a weight is reported.
         epsilon: added to the earlier norm; a weight with a smaller norm is not judged.
         still_steps: number of consecutive comparisons without a change after which a weight is `stuck`.
-        compat: True applies the older rule.
+        compat: True applies the rule of smdebug.
 
     False alarms:
-        The end of a schedule whose learning rate falls to zero. Gradient accumulation over more than
-        `still_steps` saved steps.
+        - The end of a schedule whose learning rate falls to zero.
+        - Gradient accumulation over more than `still_steps` saved steps.
 
     Do:
-        Large: lower the learning rate, warm up, clip gradients. Small or stuck: raise the learning rate,
-        check that the optimizer holds this weight, and keep a float32 copy of weights that are stored in half
-        precision.
+        Large: lower the learning rate, warm up, or clip gradients. Small or stuck: raise the learning rate,
+            check that the optimizer has this weight, and keep a float32 copy of weights that are stored in
+            half precision.
 
     Source:
         A. Karpathy, CS231n notes, Neural networks part 3: ratio of weights to updates. P. Micikevicius et
@@ -137,11 +146,11 @@ class WeightUpdateRatio:
                 "since_step": int(found.since[at]),
                 "steps": int(found.steps[at]),
             },
-            why=f"changed by {bound}{value:.3g} of its size per step, "
+            why=f"the weight changed by {bound}{value:.3g} of its size per step, "
             f"{'above' if large else 'below'} {limit:.3g}",
             do="lower the learning rate, warm up or clip gradients"
             if large
-            else "raise the learning rate, and check that the optimizer holds this weight",
+            else "raise the learning rate, and check that the optimizer has this weight",
         )
 
     def _stuck(self, window: Window, found: WeightChanges, still: Mask, moved: Mask) -> Iterator[Finding]:
@@ -164,6 +173,8 @@ class WeightUpdateRatio:
                 self,
                 row,
                 numbers={"kind": "stuck", "ratio": 0.0, "comparisons": self.still_steps},
-                why=f"did not change in {self.still_steps} comparisons in a row, although it had a gradient",
-                do="check the learning rate, that the optimizer holds this weight, and its number type",
+                why=f"the weight did not change in {self.still_steps} comparisons in a row, although it had "
+                "a gradient",
+                do="check the learning rate, that the optimizer has this weight, and the number type of the "
+                "weight",
             )

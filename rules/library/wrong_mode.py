@@ -22,10 +22,8 @@ from tdcore.text.short_repr import how_many
 __all__ = ["WrongMode"]
 
 _COLUMNS = ("step", "mode_step", "mean", "square_sum")
-_CHANGES = 2  # in a row; a single one is a load of other weights
-_DO_TRAIN = (
-    "call model.train() before each training epoch; where a layer is to stay in eval mode, freeze it too"
-)
+_CHANGES = 2  # consecutive changes; a single change is a load of weights
+_DO_TRAIN = "call model.train() before each training epoch; if a layer must stay in eval mode, freeze it too"
 _DO_EVAL = "take backward() and optimizer.step() out of the evaluation, and run it under torch.no_grad()"
 
 
@@ -34,30 +32,33 @@ class WrongMode:
     """Layers in eval mode while the model is trained, and weights that change in an evaluation.
 
     What it does:
-        Compares the kind of each step with the mode of the model. Reports eval mode in training steps, and
-        gradients and updates in EVAL steps.
+        Compares the mode of each step with the mode of the model. Reports layers in eval mode in training
+        steps, and gradients and updates in EVAL steps.
 
     Why it matters:
-        In eval mode dropout does nothing and batch normalisation uses old statistics, so the training
-        overfits or becomes unstable. An update within an evaluation trains on the validation data, so the
-        measured validation losses are too low.
+        In eval mode, dropout has no effect and batch normalisation uses its running statistics, so the
+        training overfits or becomes unstable. An update within an evaluation trains on the validation data,
+        so the measured validation losses are too low.
 
     Decides by:
-        Kind `eval_while_training`: at the `patience`-th saved step of TRAIN (or GLOBAL) mode that has weights
-        or gradients, the hook's note `eval_in_training` lists the model, or dropout or normalisation layers:
-        they were in eval mode at every training step. If the training ended earlier, three such steps are
-        enough. Layers with only frozen parameters are not reported. Kind `eval_gradient`: a gradient of EVAL
-        mode with an element that is not zero. Kind `eval_update`: the mean and the sum of squares of a weight
-        change from one EVAL step to the next, with no other step between the two, for the second time in a
-        row. A single change is not reported, because a script may load its best or averaged weights between
-        two evaluations. These two kinds have one finding per step, about the first of the tensors.
+        - `eval_while_training`: the hook's note `eval_in_training` lists the model, or dropout or
+          normalisation layers, because they were in eval mode at every training step. The rule reads the note
+          at the `patience`-th saved step of TRAIN or GLOBAL mode that has weights or gradients. If the
+          training ended earlier, three such steps are enough. Layers with only frozen parameters are not
+          reported.
+        - `eval_gradient`: a gradient of EVAL mode has an element that is not zero.
+        - `eval_update`: the mean and the sum of squares of a weight change from one EVAL step to the next,
+          with no other step between the two, for the second time in a row. A single change is not reported,
+          because a script may load its best or averaged weights between two evaluations.
+
+        `eval_gradient` and `eval_update` have one finding per step, about the first of the tensors.
 
     Parameters:
         patience: number of saved training steps after which the modes of layers are judged.
 
     False alarms:
-        Batch normalisation that keeps the statistics of a pretrained model while its weights are trained.
-        Attacks and attributions that need gradients in an evaluation; adaptation at test time.
+        - Batch normalisation that keeps the statistics of a pretrained model while its weights are trained.
+        - Attacks and attributions that need gradients in an evaluation, and adaptation at test time.
 
     Do:
         Call model.train() at the start of each training epoch, because the effect of model.eval() lasts until

@@ -1,1 +1,1 @@
-"""Measures that rules share: series, validation phases, units of a layer, updates of weights, and more."""
+"""Measures that several rules use, such as series, validation phases and updates of weights."""

@@ -1,7 +1,8 @@
-"""biases_of_weights: rows of biases next to those of the weight of the same layer.
+"""biases_of_weights: rows of biases of a layer whose weight has a row at the same step.
 
-The gradient of a bias can be zero, or the same at each step, while its layer learns: in front of a
-normalisation, of a key in attention, behind a loss of differences. Plain values; any thread.
+The gradient of a bias can be zero, or the same at each step, while its layer learns. Examples are a bias
+before a normalisation, the bias of the keys in attention, and the last bias before a loss that uses only
+differences of outputs. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["biases_of_weights"]
 
 
 def biases_of_weights(columns: Columns, rows: Mask, weights: Mask) -> Mask:
-    """Which of `rows` are biases of a layer whose weight is among the rows `weights` at the same step."""
+    """Mask of the `rows` of biases of layers whose weight is in the rows `weights` at the same step."""
     found = np.zeros(len(rows), dtype=np.bool_)
     codes, texts = columns.codes("name")
     position = {text: code for code, text in enumerate(texts)}

@@ -13,7 +13,7 @@ from tdcore.rules.base import Finding
 
 __all__ = ["PROGRESS", "EarlySteps"]
 
-PROGRESS = 0.01  # share by which the loss must fall to count as falling
+PROGRESS = 0.01  # minimum relative fall of a loss that falls
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class EarlySteps:
         zeros: Weights that were all zero at the first step.
         checks: Kind of evidence -> number of steps at which it was checked.
         hits: Kind of evidence -> number of steps at which it was found.
-        held: Kind of evidence -> the finding of the last such step.
+        held: Kind of evidence -> the finding of the last step with this evidence.
         over: Whether the steps were judged.
     """
 
@@ -39,18 +39,18 @@ class EarlySteps:
     over: bool = False
 
     def record_check(self, kind: str, finding: Finding | None) -> None:
-        """Record one check for a kind of evidence. finding: None if it was not found."""
+        """Record one check for a kind of evidence. finding: None if there is no evidence."""
         self.checks[kind] = self.checks.get(kind, 0) + 1
         if finding is not None:
             self.hits[kind] = self.hits.get(kind, 0) + 1
             self.held[kind] = finding
 
     def found(self) -> list[Finding]:
-        """The findings of all evidence that was found in more than half of its checks."""
+        """The findings of all kinds of evidence that were found in more than half of their checks."""
         return [self.held[kind] for kind, hits in self.hits.items() if 2 * hits > self.checks[kind]]
 
     def progress(self, patience: int) -> float | None:
-        """Share by which the loss has fallen: mean of the last `patience` values compared with the first.
+        """Relative fall of the loss: mean of the last `patience` values compared with the first values.
 
         With fewer than 2 * patience values, the later half is compared with the earlier half. Returns None
         for fewer than two values, and minus infinity if a value is not finite.
@@ -65,6 +65,6 @@ class EarlySteps:
         return (first - last) / max(abs(first), 1e-12)
 
     def stale(self, patience: int) -> bool:
-        """Whether none of the last `patience` losses is better than the best before them."""
+        """Whether none of the last `patience` losses is better than the best earlier loss."""
         values = [self.losses[step] for step in sorted(self.losses)]
         return len(values) > patience and not min(values[-patience:]) < min(values[:-patience])

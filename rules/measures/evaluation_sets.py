@@ -1,7 +1,7 @@
 """Evaluation sets: losses of a training set and of validation sets that are saved at the same steps.
 
 Gradient boosting evaluates several sets after each round and names the losses "<set>-<metric>". Blocks of ten
-rounds take the place of the phases of other trainings. Plain values; any thread.
+rounds replace the phases of other trainings. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SetPairs:
     metrics: set[str] = field(default_factory=set)  # those of training sets
 
     def chosen(self, names: Iterable[str]) -> set[str]:
-        """The names that are losses of evaluation sets with a metric that a training set has too."""
+        """The names that are losses of evaluation sets whose metric a training set has too."""
         parts = {name: name.partition("-") for name in names}
         self.metrics.update(metric for owner, _, metric in parts.values() if owner in self.training_sets)
         return {name for name, (_, dash, metric) in parts.items() if dash and metric in self.metrics}
@@ -74,7 +74,7 @@ class SetPairs:
         if set_name not in sets:
             is_eval = set_name not in self.training_sets
             sets[set_name] = Phase(is_eval=is_eval, offset=block, first=float(points.value[rows[0]]))
-        if sets[set_name].offset == block:  # otherwise the rows are late
+        if sets[set_name].offset == block:  # otherwise the rows arrived late
             sets[set_name].take(points, slice(int(rows[0]), int(rows[-1]) + 1))
 
     def _end(self, key: _Key, *, before: int | None) -> Iterator[tuple[tuple[int, str, str], Phase, Phase]]:

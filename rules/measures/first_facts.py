@@ -1,6 +1,6 @@
-"""first_facts: the first saved training steps of each worker as Facts, in which signs of causes are searched.
+"""first_facts: the first saved training steps of each worker as Facts, the input of the signs of causes.
 
-For rules that judge a run once, from its first steps. Any thread that owns the window.
+This module is for rules that judge a run once, from its first steps. Any thread that owns the window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tdcore.rules.window import Ints, Mask, Window
 
 __all__ = ["FACT_COLUMNS", "FirstSteps", "first_facts", "trained_rows"]
 
-_FEW = 3  # steps without which a worker that has ended is not judged
+_FEW = 3  # minimum number of steps of a worker that has ended
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,11 +27,11 @@ class FirstSteps:
     """The first saved steps of one worker.
 
     Attributes:
-        attempt, worker: Whose they are.
-        taken: Number of steps.
+        attempt, worker: Attempt and worker of the steps.
+        taken: Number of steps so far.
         newest: The last of these steps, in the worker's own numbers. Its rows may come in several windows.
         rows: Number of rows.
-        done: The worker was judged.
+        done: Whether the worker was judged.
         histories, absent: As in Facts.
         step, mode, mode_step: The newest step.
     """
@@ -49,7 +49,7 @@ class FirstSteps:
     mode_step: int = 0
 
     def facts(self, window: Window) -> Facts:
-        """The facts of these steps, with the notes that the hook has written so far."""
+        """The facts of these steps, with the notes of the hook so far."""
         return Facts(histories=self.histories, absent=self.absent, notes=window.notes(self.attempt))
 
     def finding(self, rule: Rule, evidence: Evidence, *, kind: str, do: str) -> Finding:
@@ -112,7 +112,7 @@ def first_facts(
 
 
 def _done(window: Window, first: FirstSteps) -> tuple[FirstSteps, Facts]:
-    """The worker was judged: only the fact that it was is kept."""
+    """State of a worker that was judged, without its data."""
     facts = first.facts(window)
     window.judged(first.rows)
     first.done, first.histories, first.absent = True, {}, {}
@@ -136,7 +136,7 @@ def _take(window: Window, first: FirstSteps, rows: Ints, *, values: bool) -> Non
 
 
 def _without_known(window: Window, first: FirstSteps, rows: Ints) -> Ints:
-    """The rows without value, and the first row with a value of each tensor that has no history yet."""
+    """The rows without a value, and the first row with a value of each tensor that has no history yet."""
     absent = window.columns.where("status", "absent".__eq__)
     found = [rows[absent[rows]]]
     for mode, name, group in groups(window.columns, rows[~absent[rows]], "mode", "name"):

@@ -1,4 +1,4 @@
-"""Histograms: how the magnitudes of many tensors are spread over powers of two, from the index.
+"""Histograms: the magnitudes of many tensors, counted by powers of two, from the index.
 
 Bin e counts non-zero finite elements with 2^e <= |x| < 2^(e+1). The first and the last bin that the index can
 hold (-40 and 23) also count all smaller and all larger elements. Plain values; any thread.
@@ -19,9 +19,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Histograms:
-    """Histograms of n rows, one after the other.
+    """Histograms of n rows, concatenated.
 
-    exponent, count: of every bin. ends: (n,), where the bins of each row end.
+    exponent, count: arrays with one entry per bin. ends: shape (n,), the end of the bins of each row.
     """
 
     exponent: Ints

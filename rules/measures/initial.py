@@ -29,7 +29,7 @@ def variances(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 
 
 def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
-    """(rows, p95 - p5 of the elements of each row), for gradients of at least 20 elements, most not zero.
+    """(rows, p95 - p5 of the elements of each row), for gradients of 20 or more elements, most not zero.
 
     Computed from the values if they were saved. Otherwise it is an upper bound: twice the upper edge of the
     histogram bin that contains p95 of the magnitudes.
@@ -52,7 +52,7 @@ def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[tuple[int, str]]:
     """(row, description of the equal parts) for weights with two or more axes that start with equal parts.
 
-    Checks the first saved step, and the third saved step for weights that were zero at the first: the first
+    The first saved step is checked. Weights of zeros are checked at the third saved step, because the first
     learning rate of a warm-up may be 0.
     """
     columns = window.columns
@@ -85,5 +85,5 @@ def _alike(window: Window, row: int, shape: list[int]) -> str:
     neurons = np.reshape(values, (shape[0], -1))
     if bool(np.all(neurons == neurons[:, :1])):
         return "weights within each neuron"
-    depthwise = len(shape) > 2 and shape[1] == 1  # each filter reads its own channel
+    depthwise = len(shape) > 2 and shape[1] == 1  # each filter has its own input channel
     return "neurons" if not depthwise and bool(np.all(neurons == neurons[:1])) else ""

@@ -33,7 +33,9 @@ class OtherRun:
 
     def __init__(self, source: Source) -> None:
         if not source.begun():
-            raise RunNotFound(f"there is no run at {source.where} to compare with; give a hook's out_dir")
+            raise RunNotFound(
+                f"there is no run at {source.where} to compare with; give the out_dir of a hook"
+            )
         batch = source.next(COLUMNS, everything=True)
         self.columns = Columns(batch.table)
         self.payload: Callable[[int], npt.NDArray[Any]] = batch.payload
@@ -79,11 +81,11 @@ class OtherRun:
             known &= (part >= 0) & (part < size)
             key = key * size + np.clip(part, 0, size - 1)
         if room >= 2**63:
-            raise ValueError("the other run has too many names and steps to compare with")
+            raise ValueError("the other run has too many names and steps to be compared")
         return np.where(known, key, -1)
 
 
-@dataclass(eq=False)  # without slots, so that weak references work
+@dataclass(eq=False)  # no slots, because weak references need __weakref__
 class OpenedRuns:
     """Key of a cache of opened runs in a rule's memory. The cache has the key's lifetime and is not saved."""
 

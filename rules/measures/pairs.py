@@ -17,7 +17,7 @@ from tdcore.rules.window import Mask, Window
 __all__ = ["Ints", "PairTable", "classes_of", "label_classes", "paired"]
 
 Ints = npt.NDArray[np.int64]
-_LARGEST = 2**31  # a larger number is an identifier, not a class
+_LARGEST = 2**31  # larger numbers are identifiers, not classes
 
 
 def paired(window: Window, labels: Mask, predictions: Mask) -> tuple[Ints, Ints]:
@@ -61,7 +61,7 @@ def classes_of(labels: Any, predictions: Any, *, argmax: bool) -> tuple[Ints, In
     found = label_classes(labels, argmax=argmax or labels.ndim == predictions.ndim + 1)
     predicted = predictions.ravel()
     if predicted.size != found.size:
-        raise ValueError("labels and predictions differ in number")
+        raise ValueError("there are not as many labels as predictions")
     if not _whole(predicted):
         share = predicted.dtype.kind == "f" and predicted.min() >= 0 and predicted.max() <= 1
         if not (share and found.max(initial=0) <= 1):
@@ -141,12 +141,12 @@ def _largest(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if scores.ndim == 0 or scores.shape[-1] <= 1 or scores.size == 0:
         return scores
     if scores.dtype.kind not in "iub" and bool(np.any(np.isnan(scores))):
-        raise ValueError("scores hold NaN")
+        raise ValueError("scores contain NaN")
     return np.asarray(scores.argmax(axis=-1))
 
 
 def _whole(values: npt.NDArray[Any]) -> bool:
-    """Whether all values, of any type, are whole numbers that can be class numbers."""
+    """Whether all values are whole numbers (of any type) that can be class numbers."""
     if values.dtype.kind not in "iubf":
         return False
     if values.dtype.kind != "f" and (values.dtype.itemsize < 4 or values.dtype == np.int32):

@@ -1,4 +1,4 @@
-"""Parts: rows that hold one worker's part of a sharded tensor. Plain values."""
+"""Parts: rows of one worker's part of a sharded tensor. Plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["part_rows"]
 
 
 def part_rows(window: Window, rows: Mask) -> Mask:
-    """Mask of the rows that are parts. Copies of a whole tensor, and summands of a tensor, are not parts.
+    """Mask of the rows that are parts. A copy of a whole tensor, or a summand of a tensor, is not a part.
 
     A rule that calls this function must have "shard" and "shape" in its `columns`.
     """

@@ -20,10 +20,10 @@ __all__ = ["Phase", "PhaseCutter", "as_points"]
 
 @dataclass(slots=True, kw_only=True)
 class Phase:
-    """The losses of one phase. Sums are added value by value, so they do not depend on the window boundaries.
+    """The losses of one phase. Sums grow value by value, so they do not depend on the boundaries of windows.
 
     Attributes:
-        step, mode_step: Of the last saved value.
+        step, mode_step: Global step and step of the mode of the last saved value.
         first: First value.
         total, squares: Sums of (value - first), and of its squares.
     """
@@ -61,7 +61,7 @@ class Phase:
 
 @dataclass(slots=True, kw_only=True)
 class PhaseCutter:
-    """Splits a series into phases while it grows; stores the phase that has not ended."""
+    """Splits a growing series into phases, and stores the phase that has not ended."""
 
     open: Phase | None = None
     newest: int = -1  # global step of the last value, in the worker's own numbers
@@ -101,7 +101,7 @@ def as_points(phases: list[Phase]) -> Points:
 
 
 def _cuts(offset: npt.NDArray[np.int64], is_eval: Mask) -> list[slice]:
-    """Rows of each phase."""
+    """Slices of the rows of each phase."""
     changes = (np.diff(offset) != 0) | (np.diff(is_eval.astype(np.int8)) != 0)
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), offset.size]
     return [slice(begin, end) for begin, end in pairwise(bounds)]

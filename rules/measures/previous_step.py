@@ -1,4 +1,4 @@
-"""step_pairs: numbers of each tensor next to those of its previous saved step, also across windows.
+"""step_pairs: numbers of each tensor at a step and at its previous saved step, also across windows.
 
 Any thread that owns the window.
 """
@@ -26,7 +26,7 @@ class StepPairs:
 
     Attributes:
         rows: Shape (n,).
-        now, before: Name of a column -> numbers of shape (n,).
+        now, before: Name of a column -> its numbers at this step and at the previous step, shape (n,).
         known: Whether there is a previous step.
     """
 
@@ -67,9 +67,9 @@ def step_pairs(window: Window, wanted: Mask, columns: Sequence[str], about: str)
 
 
 def forget(window: Window, kept: MutableMapping[Any, Any]) -> None:
-    """Remove the entries of workers that have ended. kept: its keys begin with attempt and worker.
+    """Remove the entries of workers that have ended. The keys of `kept` begin with attempt and worker.
 
-    So the memory does not grow with the number of restarts of a run.
+    This keeps the memory from growing with the number of restarts of a run.
     """
     for key in [key for key in kept if key[:2] in window.ended] if window.ended else ():
         del kept[key]

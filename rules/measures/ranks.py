@@ -18,8 +18,8 @@ from tdcore.rules.window import Mask, Window
 
 __all__ = ["ComparedStep", "RankHistory", "WorkerStep", "log_sizes", "side_by_side"]
 
-_HELD = 100  # steps that wait for slower workers, per attempt and mode
-_ROOM = 4_000_000  # numbers that wait, per attempt and mode
+_HELD = 100  # maximum number of steps that wait for slower workers, per attempt and mode
+_ROOM = 4_000_000  # maximum count of numbers that wait, per attempt and mode
 _SMALLEST = 1e-300  # smallest norm, so that zero has a logarithm
 
 
@@ -109,7 +109,7 @@ class ComparedStep:
 
 
 def log_sizes(sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Natural logarithms; that of 0 is -690."""
+    """Natural logarithms of sizes; -690 for 0."""
     found: npt.NDArray[np.float64] = np.log(np.maximum(sizes, _SMALLEST))
     return found
 
@@ -174,7 +174,7 @@ def _take(window: Window, rows: Mask, numbers: npt.NDArray[np.float64]) -> None:
                 values=numbers[:, part],
             )
         ranks.newest[worker] = max(ranks.newest.get(worker, -1), int(unit.max()))
-    window.missing("came after its step was judged", late)
+    window.missing("the row arrived after its step was judged", late)
 
 
 def _meeting(attempt: int, mode_step: int, present: dict[str, WorkerStep]) -> ComparedStep:

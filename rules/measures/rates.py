@@ -30,7 +30,7 @@ _SGD, _ADAM = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRate:
-    """The median relative change of all weights at one saved step, which is between `low` and `high`.
+    """Bounds `low` and `high` of the median relative change of all weights at one saved step.
 
     Attributes:
         row: Row of one of the weights.
@@ -61,8 +61,9 @@ class _Setting:
 def step_rates(window: Window) -> Iterator[StepRate]:
     """The rate of each attempt, worker and saved step with weights that can be compared, in order of steps.
 
-    If some weights changed, weights that did not change are left out: they are frozen or unused. So
-    are weights that started at zero: their k-th update is about 1/k of them, for any learning rate.
+    If some weights changed, weights that did not change are left out, because they are frozen or unused.
+    Weights that started at zero are left out too, because their k-th update is about 1/k of their size for
+    any learning rate.
     """
     found = updates(window, trained_weights(window))
     exact = found.least == found.most
@@ -100,7 +101,7 @@ def step_rates(window: Window) -> Iterator[StepRate]:
 
 
 def _from_zero(window: Window, found: WeightChanges) -> Mask:
-    """Which of these weights were zero at an earlier step."""
+    """Mask of the weights that were zero at an earlier step."""
     known: set[tuple[int, str, str]] = window.memory.setdefault("from zero", set())
     columns = window.columns
 
@@ -153,7 +154,7 @@ def _intervals(window: Window, found: WeightChanges, exact: Mask) -> tuple[Float
 
 
 def _larger(known: Floats, other: Floats) -> Floats:
-    """The elementwise maximum; `known` where `other` is NaN."""
+    """Elementwise maximum; `known` where `other` is NaN."""
     return np.where(other > known, other, known)
 
 

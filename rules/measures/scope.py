@@ -47,7 +47,7 @@ def need_of(rule: Scoped, default: Sequence[str], *, interval: int, keep: Reduct
         default: Collections if the rule has no scope of its own.
         interval: Steps between two saves.
         keep: STATISTICS or VALUES.
-        form: The same in words.
+        form: `keep` in words.
     """
     collections, patterns = _scope(rule, default)
     names = [f"collection {name!r}" for name in collections]

@@ -89,7 +89,7 @@ def scalars(window: Window, wanted: Mask, what: str = "loss") -> Mask:
 def series(
     window: Window, rows: npt.NDArray[np.int64], merge: bool
 ) -> Iterator[tuple[tuple[int, str, str, str], Points]]:
-    """The losses among `rows`, by (attempt, worker, name, mode); merge puts all modes into one, "GLOBAL"."""
+    """The losses among `rows`, by (attempt, worker, name, mode). merge: use one mode, "GLOBAL", for all."""
     columns = window.columns
     keys = ("attempt", "worker", "name") if merge else ("attempt", "worker", "name", "mode")
     for *key, group in groups(columns, rows, *keys):
@@ -116,7 +116,7 @@ def mixed_series(
 def _points(
     columns: Columns, group: npt.NDArray[np.int64], by_step: bool
 ) -> tuple[Points, npt.NDArray[np.int64]]:
-    """The rows as points, one per unit, and the position in `group` of the last row of each."""
+    """The rows as points, one per unit, and the position in `group` of the last row of each unit."""
     step, mode_step = columns.ints("step")[group], columns.ints("mode_step")[group]
     own_step = columns.own_steps[group]
     unit = own_step if by_step else mode_step

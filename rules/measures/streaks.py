@@ -1,4 +1,4 @@
-"""Streaks: for how many consecutive saved steps a condition has held for a tensor, also across windows.
+"""Streaks: numbers of consecutive saved steps at which a condition held for a tensor, also across windows.
 
 Any thread that owns the window.
 """

@@ -1,4 +1,4 @@
-"""Units of a layer: the indices of its output that are units, and how often each unit is active.
+"""Units of a layer: the indices of its output that are units, and the activity of each unit.
 
 Plain functions; any thread that owns the window.
 """
@@ -27,7 +27,7 @@ def read_activity(
     active: Callable[[npt.NDArray[Any]], Mask],
     unit_axis: int | None,
 ) -> Activity | None:
-    """unit_activity() of the values at one row. If there are no values, returns None and counts the row.
+    """unit_activity() of the values at one row. Without values, returns None and counts the row as missing.
 
     Args:
         window: The window.
@@ -88,7 +88,7 @@ def pooled(memory: MutableMapping[Any, Any], key: object, activity: Activity, st
         return activity
     kept: list[Activity] = memory.setdefault(key, [])
     if kept and kept[-1][0].size != activity[0].size:
-        kept.clear()  # another shape, so the units differ
+        kept.clear()  # the shape changed, so the units differ
     kept.append(activity)
     del kept[:-steps]
     if len(kept) < steps:

@@ -1,7 +1,7 @@
-"""WeightChanges: the change of weights between two saved steps, from values, or bounded by statistics.
+"""WeightChanges: the changes of weights between two saved steps, from values, or bounds from statistics.
 
-The window's memory stores the statistics of a weight, and its values if they are saved, at the steps that
-later steps are compared with. Any thread that owns the window.
+The window's memory stores each weight at the steps with which later steps are compared: its statistics, and
+its values if they are saved. Any thread that owns the window.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Weigh
     one_by_one = np.array([num_steps is not None or text in followed for text in texts], dtype=np.bool_)
     one_by_one[codes[wanted & window.columns.present("nbytes")]] = True
     bulk = step_pairs(window, wanted & ~one_by_one[codes], _COLUMNS, "statistics")
-    known = bulk.known & (bulk.now["mode_step"] > bulk.before["mode_step"])  # not late
+    known = bulk.known & (bulk.now["mode_step"] > bulk.before["mode_step"])  # leave out late rows
     least, most = (each[known] for each in _bounds(bulk.now, bulk.before))
     now, since = bulk.now["mode_step"][known], bulk.before["mode_step"][known]
     norm_before = np.sqrt(bulk.before["square_sum"][known])
@@ -103,7 +103,7 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Weigh
 
 
 def _ascending(rows: Ints, number: int) -> Ints:
-    """The positions that sort `rows`, which are distinct and below `number`."""
+    """The positions that sort `rows`, which are distinct and smaller than `number`."""
     position = np.full(number, -1, dtype=np.int64)
     position[rows] = np.arange(rows.size)
     return position[position >= 0]
@@ -180,9 +180,9 @@ class Gradients:
         self._kept: dict[tuple[int, str, str], tuple[int, bool]] = window.memory.get("gradients", {})
 
     def moved(self, row: int, since: int) -> bool | None:
-        """Whether the last gradient before the step of this weight's row was not zero.
+        """Whether the last gradient before the step of this weight row was not zero.
 
-        None when none was captured at step `since` of the mode or later.
+        None if no gradient was captured at step `since` of the mode or later.
         """
         attempt, worker, _, name, _ = self._window.layer(row)
         step = int(self._window.columns.ints("mode_step")[row])

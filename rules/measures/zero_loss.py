@@ -1,6 +1,6 @@
-"""zero_loss_rows: rows of steps whose loss is exactly zero, and with it every gradient.
+"""zero_loss_rows: rows of steps whose loss is exactly zero, so that every gradient is zero too.
 
-Hinge and triplet losses reach zero where all samples are right. Plain values; any thread.
+Hinge and triplet losses are zero if all samples satisfy the margin. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PLACE = ("attempt", "worker", "step")
 
 
 def zero_loss_rows(window: Window) -> Mask:
-    """Rows of (attempt, worker, step) that have a scalar loss, all of whose losses are zero."""
+    """Mask of the rows at steps of a worker that have scalar losses, if all these losses are zero."""
     found = np.zeros(len(window), dtype=np.bool_)
     scalar = window.counted & (window.columns.ints("count") == 1)
     losses = np.flatnonzero(window.kind("loss") & window.ok & scalar)

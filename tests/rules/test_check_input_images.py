@@ -141,7 +141,7 @@ def test_channels_are_judged_apart_and_the_worst_is_named() -> None:
 def test_the_axis_of_colours_can_be_last() -> None:
     last = np.moveaxis(np.tile(flat(0.5, 0.0, 0.0, images=4), (1, 1, 8, 8)), 1, -1)
     _, verdict = judge(FEW, inputs(last))
-    assert "axis 1 does not look like colours: set channel=-1" in verdict.reason
+    assert "the size of axis 1 is not a number of colour channels: set channel=-1" in verdict.reason
     (finding,) = judge(CheckInputImages(threshold_samples=4, channel=-1), inputs(last))[0]
     assert finding.numbers["channel"] == 0
 

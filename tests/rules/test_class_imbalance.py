@@ -191,7 +191,7 @@ def test_binary_probabilities_are_cut_at_one_half() -> None:
 @pytest.mark.parametrize(
     ("labels", "predictions", "why"),
     [
-        ([0, 1], [0, 1, 1], "labels and predictions differ in number"),
+        ([0, 1], [0, 1, 1], "there are not as many labels as predictions"),
         ([0.5, 1.0], [0, 1], "labels are not classes"),
         ([0, 1], [-2.5, 3.5], "neither classes nor probabilities"),
         ([0, 2], [0.1, 0.9], "neither classes nor probabilities"),

@@ -262,7 +262,7 @@ def test_a_run_without_rows_says_that_it_holds_nothing(tmp_path: Path) -> None:
     engine.step()
     (verdict,) = engine.verdicts(finished=True)
     assert verdict.text == (
-        "not evaluable: the run holds no tensors. It needs gradients with statistics. "
+        "not evaluable: the run contains no tensors. The rule needs gradients with statistics. "
         'Add CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=100), '
         "reduction_config=ReductionConfig())"
     )

@@ -139,7 +139,7 @@ def test_what_led_up_to_it_is_told() -> None:
 
 def test_a_tensor_that_was_never_sound_has_nothing_before_it() -> None:
     (finding,) = judge(FirstNonFinite(), steps(BROKEN))[0]
-    assert "it was not saved before" in finding.why
+    assert "the tensor was not saved before" in finding.why
     assert "growth" not in finding.numbers
 
 

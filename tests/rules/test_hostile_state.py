@@ -33,7 +33,7 @@ def test_nested_shared_lists_give_a_short_message(tmp_path: Path) -> None:
     place = write_state(tmp_path / "a.state", content)
     assert place.stat().st_size < 1000
     (problem,) = run(tmp_path / "run", ["all_zero"], state=place).problems
-    assert "it holds its own parts again and again" in problem
+    assert "it contains the same parts again and again" in problem
     assert len(problem) < 500
 
 

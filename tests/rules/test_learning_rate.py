@@ -103,7 +103,7 @@ def test_statistics_of_weights_without_a_learning_rate_do_not_decide(tmp_path: P
     place = train(tmp_path, network(), blobs(12), collections=["weights", "gradients"])
     _, verdict = judge_run(LearningRate(), place)
     assert verdict.status is Status.NOT_EVALUABLE
-    assert "statistics and learning rate do not decide" in verdict.reason
+    assert "statistics and learning rate are not enough to judge" in verdict.reason
 
 
 @pytest.mark.proves("TDC126", "boundary")

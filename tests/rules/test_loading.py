@@ -154,7 +154,9 @@ def test_a_file_that_fails_to_load_is_reported_with_its_error(tmp_path: Path) ->
 def test_a_file_alone_is_every_rule_that_it_defines(own: Path) -> None:
     rules = load_rules([str(own)])
     assert [type(rule).__name__ for rule in rules] == ["SpikyLoss", "LegacyRule"]
-    with pytest.raises(ConfigError, match=r"defines several rules; name one: .*::SpikyLoss, .*::Older"):
+    with pytest.raises(
+        ConfigError, match=r"defines several rules; name one of them: .*::SpikyLoss, .*::Older"
+    ):
         load_rule(str(own))
 
 
@@ -193,7 +195,7 @@ def test_what_is_no_rule_is_refused(what: object) -> None:
 def test_parameters_beside_the_text_are_joined_with_those_in_it() -> None:
     rule = load_rule("exploding_tensor:only_nan=true", {"tensor_regex": "a,b=c"})
     assert rule == ExplodingTensor(only_nan=True, tensor_regex="a,b=c")
-    with pytest.raises(ConfigError, match="is given 'only_nan' twice"):
+    with pytest.raises(ConfigError, match="gets 'only_nan' twice"):
         load_rule("exploding_tensor:only_nan=true", {"only_nan": "true"})
 
 

@@ -192,5 +192,5 @@ def test_long_numbers_of_tokens_are_told_apart() -> None:
 
 @pytest.mark.parametrize("token", ["nan", "inf"])
 def test_a_token_is_a_number(token: str) -> None:
-    with pytest.raises(ConfigError, match="numbers of tokens"):
+    with pytest.raises(ConfigError, match="token ids"):
         NLPSequenceRatio(token_values=token)

@@ -174,7 +174,7 @@ def test_parts_of_sharded_gradients_are_not_taken_for_each_other() -> None:
     found, verdict = judge(OutlierRank(), trace)
     assert not found
     assert verdict.status is Status.NOT_EVALUABLE
-    assert "every rank has another part" in verdict.reason
+    assert "each rank has a different part" in verdict.reason
 
 
 @pytest.mark.parametrize("partial", [None, "sum"])
@@ -215,7 +215,7 @@ def test_a_worker_that_comes_after_its_step_was_judged_is_noted() -> None:
     late = Trace().add(1, G, "gradient", [9.0], worker="worker_9")
     source._table = late.table()
     engine.step()
-    assert engine.verdicts(finished=True)[0].missing["came after its step was judged"] == 1
+    assert engine.verdicts(finished=True)[0].missing["the row arrived after its step was judged"] == 1
 
 
 def test_parameters_come_as_text() -> None:

@@ -83,7 +83,7 @@ def test_both_counters_must_reach_their_patience_unless_any_is_enough() -> None:
 
 def test_without_validation_the_finding_says_that_the_training_loss_decided_alone() -> None:
     (finding,) = judge(single(), losses([1.0] * 9))[0]
-    assert finding.why.endswith("there is no validation loss, so the training loss decided alone")
+    assert finding.why.endswith("there is no validation loss, so only the training loss was judged")
     assert "validation_best" not in finding.numbers
 
 

@@ -105,7 +105,9 @@ def test_a_coarse_interval_explains_the_lack_only_once_the_run_has_ended() -> No
     need = LossNotDecreasing(num_steps=100).needs()
     assert lack(need, losses=entry(LOSSES, interval=500)) == ""
     said = lack(need, ended=True, losses=entry(LOSSES, interval=500))
-    assert said.startswith("'losses' is saved every 500 steps, which is not enough: it needs a scalar loss")
+    assert said.startswith(
+        "'losses' is saved every 500 steps, which is not enough: the rule needs a scalar loss"
+    )
     assert lack(need, ended=True, losses=entry(LOSSES, interval=10)) == ""
 
 
@@ -118,7 +120,7 @@ NEEDS_LABELS = Need(
 def test_a_collection_that_is_saved_and_holds_no_tensor_explains_the_lack() -> None:
     labels = entry(["y$"]) | {"module_regex": ["^Loss_input"]}
     said = lack(NEEDS_LABELS, ended=True, labels=labels)
-    assert said.startswith("the run saves 'labels', but has no tensor of such a name (y$, ^Loss_input)")
+    assert said.startswith("the run saves 'labels', but has no tensors with matching names (y$, ^Loss_input)")
     assert lack(NEEDS_LABELS, labels=labels) == ""
     assert lack(NEEDS_LABELS, ended=True, seen=True, labels=labels) == ""
 
@@ -268,7 +270,9 @@ def test_a_rule_whose_tensors_the_run_has_under_other_names_is_told_so_and_not_t
             hook.record_tensor_value("my_loss", 1.0)
     verdict = verdict_of(tmp_path, ClassImbalance())
     assert verdict.status is Status.NOT_EVALUABLE
-    assert "the run saves 'labels' and 'predictions', but has no tensor of such a name" in verdict.reason
+    assert (
+        "the run saves 'labels' and 'predictions', but has no tensors with matching names" in verdict.reason
+    )
     assert (verdict.fix, verdict.captures) == ("", ())
 
 

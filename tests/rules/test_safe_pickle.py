@@ -167,7 +167,7 @@ def test_what_a_file_has_made_cannot_be_called(tmp_path: Path) -> None:
     task = _made(
         "_instance", "tdcore.rules.sweep_task", "SweepTask", {"rules": [f"{module}::Mine"], **settings}
     )
-    with pytest.raises(UnreadableError, match="it calls a SweepTask"):
+    with pytest.raises(UnreadableError, match="the file calls a SweepTask"):
         load(b"\x80\x05" + task + _part((str(tmp_path),)) + b"R.")
     assert not (tmp_path / "ran").exists()
 
@@ -190,9 +190,9 @@ class _Greedy:
 @pytest.mark.parametrize(
     ("operations", "message"),
     [
-        (b"Na", "puts items into a _Greedy"), (b"(Ne", "puts items into a _Greedy"),
-        (b"NNs", "puts items into a _Greedy"), (b"(NNu", "puts items into a _Greedy"),
-        (b"(N\x90", "puts items into a _Greedy"), (b"Nb", "KeyError"), (b")\x81", "KeyError"),
+        (b"Na", "adds items to a _Greedy"), (b"(Ne", "adds items to a _Greedy"),
+        (b"NNs", "adds items to a _Greedy"), (b"(NNu", "adds items to a _Greedy"),
+        (b"(N\x90", "adds items to a _Greedy"), (b"Nb", "KeyError"), (b")\x81", "KeyError"),
     ],
 )  # fmt: skip
 def test_no_method_of_what_a_file_has_made_is_called(operations: bytes, message: str) -> None:
@@ -211,7 +211,7 @@ def test_no_method_of_what_a_file_has_made_is_called(operations: bytes, message:
         (
             _part(bytes(800)) + b"\x94" + (_part("tdcore.rules.safe_pickle") + _part("_array") + b"\x93("
             + _part("<i8") + _part((100,)) + b"h\x00\x89tR") * 20 + b".",
-            "copies of its own parts",
+            "copies its own parts",
         ),
     ],
 )  # fmt: skip

@@ -113,7 +113,7 @@ def test_the_limits_follow_the_name_where_there_is_no_module() -> None:
     assert judge(SaturatedActivation(), inputs(values, name="net_tanh_input_0", origin=None))[0]
     assert not judge(SaturatedActivation(), inputs(values, name="net_sigmoid_input_0", origin=None))[0]
     _, verdict = judge(SaturatedActivation(tensor_regex="gelu"), inputs(values, name="gelu_0", origin="GELU"))
-    assert "neither module class nor name says tanh or sigmoid" in verdict.reason
+    assert "neither the module class nor the name contains tanh or sigmoid" in verdict.reason
 
 
 def test_channels_are_the_units_of_a_convolution() -> None:

@@ -143,7 +143,7 @@ def test_a_stall_that_was_reported_while_it_lasted_is_not_reported_again(tmp_pat
 
 
 def test_what_the_older_rule_did_is_pointed_to_the_action() -> None:
-    with pytest.raises(ConfigError, match="give the action RequestStop to the run of rules"):
+    with pytest.raises(ConfigError, match="pass the action RequestStop"):
         StalledTrainingRule(stop_training_on_fire=True)
     with pytest.raises(ConfigError, match="RequestStop"):
         load_rule("stalled_training_rule:training_job_name_prefix=job")

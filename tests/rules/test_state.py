@@ -169,7 +169,7 @@ def test_a_state_of_another_run_is_refused(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "other" / "run.json").read_text())
     writer.put("run.json", document | {"run_id": "4567"})
     judged(tmp_path / "one", state)
-    with pytest.raises(ConfigError, match=r"is of run 0123, and .*other is run 4567"):
+    with pytest.raises(ConfigError, match=r"from run 0123, but .*other is run 4567"):
         judged(tmp_path / "other", state)
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_takes_the_place_of_another_while_it_is_followed_is_refused(t
     writer.put("run.json", json.loads((place / "run.json").read_text()) | {"run_id": "4567"})
     flushed(writer, 0, 1)
     for each in (source, resumed):
-        with pytest.raises(ConfigError, match=r"is of run 0123, and .* is run 4567"):
+        with pytest.raises(ConfigError, match=r"from run 0123, but .* is run 4567"):
             each.next(["step"])
 
 
@@ -295,7 +295,7 @@ def test_what_a_rule_remembers_and_cannot_be_kept_is_a_problem_and_judging_goes_
     flushed(RunWriter(tmp_path / "run"), 0, 1)
     report = judged(tmp_path / "run", tmp_path / "state", Hoarder(nth=1))
     assert report.verdicts[0].finding_count == 3
-    assert "cannot be kept; a rule's memory holds" in report.problems[0]
+    assert "cannot be saved; a rule's memory can contain" in report.problems[0]
     assert not (tmp_path / "state").exists()
 
 

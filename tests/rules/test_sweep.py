@@ -265,7 +265,7 @@ def test_a_place_without_a_run_is_an_entry(tmp_path: Path) -> None:
         ("runs", ["vanishing"], {}, "there is no rule 'vanishing'"),
         ("runs", RULES, {"engine": "slurm"}, "engine must be one of dask, processes, ray, serial"),
         ("runs", RULES, {"workers": 0}, "workers must be at least 1"),
-        ("runs", RULES, {"cluster": "tcp://host"}, "cluster is for Ray and Dask"),
+        ("runs", RULES, {"cluster": "tcp://host"}, "cluster is only for the engines ray and dask"),
     ],
 )
 def test_wrong_arguments_are_refused(places: Any, rules: Any, options: Any, message: str) -> None:

@@ -48,7 +48,7 @@ def test_a_tree_grown_until_its_leaves_are_pure_is_found(tmp_path: Path) -> None
     place = save_trees(tmp_path, [grown_tree(*two_moons(), max_depth=30)])
     (finding,), verdict = judge_run(TreeDepth(), place)
     assert verdict.status is Status.ISSUE
-    assert (finding.tensor, finding.numbers["by"]) == ("trees/ID", "links")
+    assert (finding.tensor, finding.numbers["by"]) == ("trees/ID", "the links of its nodes")
     assert float(finding.numbers["depth"]) > 4
 
 
@@ -129,8 +129,8 @@ def test_depths_are_those_of_a_walk_from_the_root(seed: int, splits: int) -> Non
 @pytest.mark.parametrize(
     ("yes", "no", "why"),
     [
-        ([1, -1, -1], [9, -1, -1], "links to nodes that it does not hold"),
-        ([1, 0, -1], [2, 2, -1], "two parents, or none that is a root"),
+        ([1, -1, -1], [9, -1, -1], "links to nodes that it does not contain"),
+        ([1, 0, -1], [2, 2, -1], "two parents, or no root"),
         ([1, -1], [2, -1], "differ in length"),
     ],
 )

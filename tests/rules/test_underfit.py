@@ -121,7 +121,7 @@ def test_validation_must_stand_still_and_be_high_too() -> None:
 
 def test_without_validation_the_finding_says_so() -> None:
     (finding, *_) = judge(quick(), losses(blocks(4.0, 4.0, 4.0)))[0]
-    assert "there is no validation loss, so the training loss decided alone" in finding.why
+    assert "there is no validation loss, so only the training loss was judged" in finding.why
 
 
 def test_the_starting_level_can_be_given() -> None:

@@ -101,7 +101,9 @@ def test_a_start_at_zero_is_not_judged_unless_it_is_the_older_rule() -> None:
     trace = weights(0 * UNIT, UNIT, 1.001 * UNIT)
     found, verdict = judge(WeightUpdateRatio(), trace)
     assert not found
-    assert verdict.missing == {"weight had a norm below epsilon before (a start at zero)": 1}
+    assert verdict.missing == {
+        "the earlier norm of the weight was below epsilon (weights that start at zero)": 1
+    }
     assert kinds(WeightUpdateRatio(compat=True), trace) == [(1, "large")]
 
 
@@ -143,7 +145,9 @@ def test_statistics_decide_when_their_bounds_do() -> None:
     found, verdict = judge(WeightUpdateRatio(), trace)
     assert [(finding.step, finding.numbers["kind"]) for finding in found] == [(2, "large")]
     assert "at least 18.8" in found[0].why
-    assert verdict.missing == {"weight saved without its values, and statistics do not decide": 1}
+    assert verdict.missing == {
+        "the weight was saved without its values, and its statistics are not enough to judge": 1
+    }
     assert verdict.judged == 3
 
 

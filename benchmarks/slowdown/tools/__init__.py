@@ -1,7 +1,7 @@
 """One module per tool; each is imported only in the environment that has it.
 
-TOOLS says where a tool lives (its environment under .venvs, or "" for tdcore's own), its module, and which
-collections it can record. What a tool cannot record is not measured: a missing cell is said in the report.
+TOOLS has the environment of each tool (under .venvs, or "" for tdcore's own), its module, and the collections
+that it can record. Other collections are not measured with the tool, and the report lists missing cells.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["TOOLS", "Job", "Tool", "ToolEntry", "load_tool"]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEntry:
-    """A tool of the benchmark. records: what a saved step leaves, for the report."""
+    """A tool of the benchmark. records: the data of a saved step, as text for the report."""
 
     title: str
     environment: str
@@ -76,6 +76,6 @@ TOOLS = {
 
 
 def load_tool(name: str, job: Job) -> Tool:
-    """The tool, attached to the job's model."""
+    """Load a tool and attach it to the model of the job."""
     module = importlib.import_module(f"benchmarks.slowdown.tools.{TOOLS[name].module}")
     return cast(Tool, module.make(job))

@@ -1,4 +1,4 @@
-"""What a worker asks of a tool, and the tensors that all tools are asked to record."""
+"""Interface of a tool for the worker, and the tensors that all tools record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training that a tool is to record."""
+    """A training that a tool records."""
 
     model: nn.Module
     criterion: nn.Module
@@ -25,37 +25,37 @@ class Job:
 
 
 class Tool:
-    """Does nothing. step_begins, backward_done and step_ends run inside the timed part of a step."""
+    """A tool that does nothing. step_begins, backward_done and step_ends run in the timed part of a step."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     @property
     def offset(self) -> int:
-        """At which step of each interval the tool saves, counted from the interval's first."""
+        """Position of the saved step in each interval; 0 for the first step."""
         return 0
 
     def block_begins(self, saving: bool) -> None:
-        """Not timed: a block begins in which the tool saves, or one in which it does not."""
+        """Called before a block with or without saving. Not timed."""
 
     def step_begins(self, step: int) -> None:
-        """Before the forward."""
+        """Called before the forward pass."""
 
     def backward_done(self, step: int, loss: torch.Tensor) -> None:
-        """After backward, before the optimizer."""
+        """Called after the backward pass, before the optimizer."""
 
     def step_ends(self, step: int) -> None:
-        """After the optimizer."""
+        """Called after the optimizer."""
 
     def close(self) -> dict[str, Any]:
-        """Ends the recording; what the tool says of itself: "drops", and what else it counts."""
+        """End the recording. Returns the counters of the tool: "drops", and others."""
         return {}
 
 
 class Collector:
-    """The tensors of a collection, by hand: what a user without a tool would write.
+    """The tensors of a collection, collected by hand, as by a user without a tool.
 
-    Activations are kept by forward hooks while `active` is set, and handed out with the rest by tensors().
+    Forward hooks store activations while `active` is set; tensors() returns them with the other tensors.
     """
 
     def __init__(self, model: nn.Module, criterion: nn.Module, collection: str) -> None:
@@ -71,12 +71,12 @@ class Collector:
             self._handles.append(criterion.register_forward_hook(self._keep("criterion", output=False)))
 
     def _keep(self, name: str, output: bool = True) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
-        """Clones, because the next layer may change the tensor in place."""
+        """Clone an activation, because the next layer may change the tensor in place."""
 
         def hook(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
             if not self.active:
                 return
-            call = self._calls[name] = self._calls.get(name, -1) + 1  # a module may be called again
+            call = self._calls[name] = self._calls.get(name, -1) + 1  # a module may be called several times
             for i, tensor in enumerate(inputs):
                 if isinstance(tensor, torch.Tensor):
                     self._activations[f"{name}_input_{i}.{call}"] = tensor.detach().clone()
@@ -100,13 +100,13 @@ class Collector:
         self._calls.clear()
 
     def close(self) -> None:
-        """Takes the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
 
 class Collecting(Tool):
-    """A tool that is handed the tensors of saved steps, gathered by hand."""
+    """A tool that gets the tensors of saved steps, collected by hand."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -114,19 +114,19 @@ class Collecting(Tool):
         self._saved = set(job.saved_steps)
 
     def step_begins(self, step: int) -> None:
-        """Wakes the hooks."""
+        """Activate the hooks for a saved step."""
         self._collector.active = step in self._saved
 
     def backward_done(self, step: int, loss: torch.Tensor) -> None:
-        """Hands all of a saved step over."""
+        """Record the tensors of a saved step."""
         if step in self._saved:
             self.record(step, self._collector.tensors(loss))
 
     def record(self, step: int, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Keeps the tensors of a saved step."""
+        """Store the tensors of a saved step."""
         raise NotImplementedError
 
     def close(self) -> dict[str, Any]:
-        """Nothing is dropped."""
+        """Close the collector. No tensors are dropped."""
         self._collector.close()
         return {"drops": 0}

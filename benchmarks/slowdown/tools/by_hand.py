@@ -1,4 +1,4 @@
-"""What one writes by hand: tensor.cpu().numpy() and np.save, one file per tensor and step."""
+"""Recording by hand: tensor.cpu().numpy() and np.save, one file per tensor and step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.slowdown.tools.base import Collecting, Job, Tool
 
 
 class ByHand(Collecting):
-    """A folder per step, a file per tensor."""
+    """Writes a folder per step, and a file per tensor."""
 
     def record(self, step: int, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """np.save."""
+        """Write the tensors with np.save."""
         folder = self.job.folder / "run" / f"{step:08}"
         folder.mkdir(parents=True)
         for name, tensor in tensors:
@@ -22,5 +22,5 @@ class ByHand(Collecting):
 
 
 def make(job: Job) -> Tool:
-    """By hand on the job."""
+    """The tool for this job."""
     return ByHand(job)

@@ -1,4 +1,4 @@
-"""The older library."""
+"""smdebug, the older library."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Smdebug(Tool):
         self._hook.register_module(job.model)
         if (
             job.collection != "statistics"
-        ):  # it cannot reduce the loss's integer labels, and says so by raising
+        ):  # smdebug raises an error for reductions of the integer labels of the loss
             self._hook.register_loss(job.criterion)
 
     def close(self) -> dict[str, Any]:
-        """Nothing is counted."""
+        """Close the hook. There are no counters."""
         self._hook.close()
         return {"drops": 0}
 
 
 def make(job: Job) -> Tool:
-    """smdebug on the job."""
+    """The tool for this job."""
     return Smdebug(job)

@@ -1,4 +1,4 @@
-"""tdcore, as its README says."""
+"""tdcore, used as in its README."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _INCLUDED = {
 
 
 class Tdcore(Tool):
-    """A hook with a list of the steps to save; its ring as it is by default."""
+    """A hook with a list of the steps to save, and the default ring."""
 
     def __init__(self, job: Job, place: str = "") -> None:
-        """place: of the run, in the job's folder where it is not given."""
+        """place: folder or URL of the run; default: in the job's folder."""
         super().__init__(job)
         self._blocks = self._captures = 0
         self._hook_s = self._capture_s = 0.0
@@ -35,7 +35,7 @@ class Tdcore(Tool):
         self._hook.register_loss(job.criterion)
 
     def block_begins(self, saving: bool) -> None:
-        """The second block is the first that counts: the first saved steps learn names."""
+        """The first block is not counted, because the first saved steps register names."""
         self._blocks += 1
         if self._blocks == 2:
             self._hook_s = self._hook.time_spent().total_seconds()
@@ -43,7 +43,7 @@ class Tdcore(Tool):
             self._captures = sum(step <= self._hook.global_step for step in self.job.saved_steps)
 
     def close(self) -> dict[str, Any]:
-        """What the run's counters say."""
+        """Close the hook, and return the counters of the run."""
         saves = len(self.job.saved_steps)
         counters = self._hook.counters()
         inside = self._hook.time_spent().total_seconds() - self._hook_s
@@ -62,5 +62,5 @@ class Tdcore(Tool):
 
 
 def make(job: Job) -> Tool:
-    """tdcore on the job."""
+    """The tool for this job."""
     return Tdcore(job)

@@ -1,8 +1,8 @@
 """tdcore, with a run in a bucket of an S3 server on this machine.
 
 The server represents another machine: its CPU time is not counted, its objects are in memory, and it runs on
-the last core while that is idle. Large objects are removed between blocks, so that memory holds no more than
-a block of them.
+the last core while that core is idle. Large objects are removed between blocks, so that memory contains at
+most those of one block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.s3.servers import RcloneServer
 
 
 class TdcoreS3(Tdcore):
-    """The hook of `with_tdcore`; only its out_dir is another."""
+    """The hook of `with_tdcore` with another out_dir."""
 
     def __init__(self, job: Job) -> None:
         self._closing = contextlib.ExitStack()
@@ -33,12 +33,12 @@ class TdcoreS3(Tdcore):
         super().__init__(job, server.url("run"))
 
     def block_begins(self, saving: bool) -> None:
-        """Makes room in the server."""
+        """Remove large objects from the server."""
         self._sweep()
         super().block_begins(saving)
 
     def close(self) -> dict[str, Any]:
-        """Tells also what the bucket holds."""
+        """Close the hook, and also count the objects in the bucket."""
         said = super().close()
         self._sweep()
         files, size = machine.files_under(Path(self._server.folder, "files"))
@@ -52,5 +52,5 @@ class TdcoreS3(Tdcore):
 
 
 def make(job: Job) -> TdcoreS3:
-    """tdcore on the job, into a bucket."""
+    """The tool for this job."""
     return TdcoreS3(job)

@@ -12,14 +12,14 @@ from benchmarks.slowdown.tools.base import Collecting, Job, Tool
 
 
 class TensorBoard(Collecting):
-    """add_histogram per tensor."""
+    """Calls add_histogram for each tensor."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self._writer = SummaryWriter(str(job.folder / "run"))
 
     def record(self, step: int, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Histograms of all."""
+        """Write histograms of all tensors."""
         for name, tensor in tensors:
             if tensor.numel() == 1:
                 self._writer.add_scalar(name, tensor, step)
@@ -27,11 +27,11 @@ class TensorBoard(Collecting):
                 self._writer.add_histogram(name, tensor, step)
 
     def close(self) -> dict[str, Any]:
-        """Writes what is queued."""
+        """Write the queued events."""
         self._writer.close()
         return super().close()
 
 
 def make(job: Job) -> Tool:
-    """TensorBoard on the job."""
+    """The tool for this job."""
     return TensorBoard(job)

@@ -1,6 +1,6 @@
 """wandb.watch in offline mode: histograms of parameters and gradients, every log_freq-th step.
 
-It counts steps itself, so in blocks that save nothing it is taken off, outside the timed part.
+wandb counts steps itself, so it is removed in blocks without saving, outside the timed part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOG = {"weights": "parameters", "gradients": "gradients", "statistics": "all"}
 
 
 class Wandb(Tool):
-    """watch(), and a log() of the loss at each step of a block with saving, which hands over what it has."""
+    """watch(), and a log() of the loss at each step of a block with saving, which sends the histograms."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -27,11 +27,11 @@ class Wandb(Tool):
 
     @property
     def offset(self) -> int:
-        """watch() counts to log_freq first."""
+        """The last step of each interval, because watch() first counts to log_freq."""
         return self.job.interval - 1 if self._watches else 0
 
     def block_begins(self, saving: bool) -> None:
-        """On or off."""
+        """Start or stop watch()."""
         if not self._watches or saving == self._saving:
             return
         self._saving = saving
@@ -42,16 +42,16 @@ class Wandb(Tool):
             self._run.unwatch(self.job.model)
 
     def backward_done(self, step: int, loss: torch.Tensor) -> None:
-        """The loss, and with it what watch() gathered."""
+        """Log the loss, and with it the histograms of watch()."""
         if self._saving if self._watches else step in self.job.saved_steps:
             self._run.log({"loss": loss.item()}, step=step)
 
     def close(self) -> dict[str, Any]:
-        """Nothing is counted."""
+        """End the wandb run. There are no counters."""
         self._run.finish()
         return {"drops": 0}
 
 
 def make(job: Job) -> Tool:
-    """wandb on the job."""
+    """The tool for this job."""
     return Wandb(job)

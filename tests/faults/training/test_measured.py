@@ -57,8 +57,8 @@ def test_a_page_says_how_often_its_rule_fired() -> None:
     measured_section = runpy.run_path(str(SCRIPT))["measured_section"]
     one = counts("TDC104", [outcome("dead units", "TDC104"), outcome("padding"), outcome("")])
     text = " ".join(measured_section("TDC104", {"commit": "1234567", "rules": {"TDC104": one}}).split())
-    assert "Fired in 1 of 1 runs with a fault that it should find (dead units)" in text
-    assert "in 0 of 1 runs with another fault, and in 0 of 1 healthy trainings." in text
+    assert "| with a fault that the rule should find (dead units) | 1 of 1 |" in text
+    assert "| with another fault | 0 of 1 | | without a fault (healthy trainings) | 0 of 1 |" in text
     none = counts("TDC114", [outcome("padding"), outcome("")])
     text = " ".join(measured_section("TDC114", {"commit": "1234567", "rules": {"TDC114": none}}).split())
     assert "The set has no fault that this rule should find." in text
