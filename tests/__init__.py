@@ -1,1 +1,1 @@
-"""Tests. A package, so that they can share the trainers and checks in tests/trainers/."""
+"""Tests. A package, so that tests can import the trainers and checks in tests/trainers/."""

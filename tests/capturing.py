@@ -1,4 +1,4 @@
-"""What the tests of capture share: a ring with both its ends, a reference for statistics, odd producers."""
+"""Shared parts of the tests of capture: a ring with both sides, reference statistics, unusual producers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Captured:
-    """Rows of one drain, with the payload bytes of each (None where there is none)."""
+    """Rows of one drain, with the payload bytes of each (None for rows without a payload)."""
 
     rows: Array
     payloads: list[bytes | None]
@@ -94,7 +94,7 @@ class Tap:
 
 
 def check_statistics(row: Any, values: Array) -> None:
-    """Against float64 NumPy over the finite values."""
+    """Check the statistics of a row against float64 NumPy over the finite values."""
     wide = values.astype(np.float64).ravel()
     finite = wide[np.isfinite(wide)]
     assert row["count"] == wide.size
@@ -119,7 +119,7 @@ def check_statistics(row: Any, values: Array) -> None:
 
 
 class Exporter:
-    """Only __dlpack__. Counts what it was asked."""
+    """An object with only __dlpack__, which counts its exports."""
 
     def __init__(self, values: Array, *, versioned: bool = True, device: tuple[int, int] = (1, 0)) -> None:
         self.values = values
@@ -138,7 +138,7 @@ class Exporter:
 
 
 class Failing:
-    """Raises from its export."""
+    """An object whose export raises."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""For all tests: S3 servers, started with the first test that asks for one and shared by all; `--proofs`."""
+"""Fixtures of all tests: S3 servers, started at first use and shared by all tests; the option `--proofs`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The stand-ins for CUDA's libraries of the C++ tests (tests/cpp/fake_*.cpp), built for Python's tests."""
+"""The fake CUDA libraries of the C++ tests (tests/cpp/fake_*.cpp), built for the Python tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPP = Path(__file__).parent / "cpp"
 
 
 def build_fake(name: str, output: Path) -> Path:
-    """Builds tests/cpp/<name>.cpp as a shared library; skips the test where there is no compiler."""
+    """Build tests/cpp/<name>.cpp as a shared library; skip the test if there is no compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")

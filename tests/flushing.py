@@ -1,6 +1,6 @@
-"""What the tests of the flusher share:
+"""Shared parts of the tests of the flusher.
 
-a trainer's end of a ring, a flusher in a thread, and a plain reader.
+A trainer's side of a ring, a flusher in a thread, and a plain reader.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUICK = FlusherOptions(
 
 
 class Trainer:
-    """A ring and what a hook would do with it."""
+    """A ring, and the calls that a hook makes on it."""
 
     def __init__(self, *, data_bytes: int = 8 * MIB, slots: int = 1024, policy: str = "block") -> None:
         self.ring = _core.Ring(data_bytes=data_bytes, slots=slots, policy=policy, block_timeout_seconds=20.0)
@@ -55,18 +55,18 @@ class Trainer:
         mode: int = 1,
         flags: int = WANT_PAYLOAD | WANT_STATS,
     ) -> int:
-        """One capture call; how many tensors were not kept as asked."""
+        """Capture once; return the number of tensors that were not kept as requested."""
         ids = np.array([self.ring.intern(name, kind, "Linear") for name in tensors], dtype=np.uint32)
         wanted = np.full(len(ids), flags, dtype=np.uint8)
         return self.ring.capture(list(tensors.values()), ids, wanted, step, mode, step)
 
     def pending(self) -> int:
-        """Records that the flusher has not given back."""
+        """Return the number of records that the flusher has not released."""
         return int(self.ring.progress()["pending_records"])
 
 
 class FlusherThread:
-    """A flusher on a thread of its own; join() gives what run() gave. Exceptions are raised by join()."""
+    """A flusher on its own thread; join() returns the result of run() or raises its exception."""
 
     def __init__(
         self,
@@ -110,14 +110,14 @@ def flush_all(trainer: Trainer, sink: Sink, *, options: FlusherOptions = QUICK) 
 
 
 def index_ranges(sink: Sink, attempt: int = 0) -> list[tuple[int, int]]:
-    """Tickets of the live index files, oldest first."""
+    """Return the ticket ranges of the live index files, oldest first."""
     found = (parse_index_key(key) for key in sink.list(index_prefix("worker_0")))
     live = live_ranges(each for each in found if each is not None and each.attempt == attempt)
     return [(each.first, each.last) for each in live]
 
 
 def read_index(sink: Sink, attempt: int = 0) -> pa.Table:
-    """All rows, in ticket order. Checks that the index files lie end to end."""
+    """Return all rows, in ticket order. Checks that the ranges of index files are contiguous."""
     found = (parse_index_key(key) for key in sink.list(index_prefix("worker_0")))
     live = live_ranges(each for each in found if each is not None and each.attempt == attempt)
     expected = 0
@@ -129,7 +129,7 @@ def read_index(sink: Sink, attempt: int = 0) -> pa.Table:
 
 
 def payloads(sink: Sink, table: pa.Table) -> dict[tuple[str, int, int], bytes]:
-    """(name, step, part) -> bytes of every row with a segment; checks sizes and checksums."""
+    """Return (name, step, part) -> bytes of every row with a segment; checks sizes and checksums."""
     segments: dict[str, bytes] = {}
     found: dict[tuple[str, int, int], bytes] = {}
     columns = table.select(["name", "step", "part", "segment", "offset", "nbytes", "crc32c"]).to_pylist()
@@ -148,7 +148,7 @@ def payloads(sink: Sink, table: pa.Table) -> dict[tuple[str, int, int], bytes]:
 
 
 def segment_tensors(sink: Sink) -> dict[str, npt.NDArray[Any]]:
-    """Every tensor of every segment as the safetensors library reads it, without padding."""
+    """Return every tensor of every segment as the safetensors library reads it, without padding."""
     found: dict[str, npt.NDArray[Any]] = {}
     for key in sink.list(data_prefix("worker_0")):
         for name, value in safetensors.numpy.load(sink.get(key)).items():
@@ -159,7 +159,7 @@ def segment_tensors(sink: Sink) -> dict[str, npt.NDArray[Any]]:
 
 
 def read_end(sink: Sink, attempt: int = 0) -> dict[str, Any]:
-    """The end document."""
+    """Return the end document."""
     document: dict[str, Any] = json.loads(sink.get(end_key("worker_0", attempt)))
     return document
 
@@ -172,7 +172,7 @@ def spawn_flusher(
     pidfd: int = -1,
     options: FlusherOptions = QUICK,
 ) -> subprocess.Popen[bytes]:
-    """The flusher as a process, as the runner starts it."""
+    """Start a flusher process with the arguments of a real job."""
     rings = [fds] if isinstance(fds, int) else list(fds)
     job = {
         "fds": rings,
@@ -196,7 +196,7 @@ def spawn_flusher(
 
 
 class Killed(BaseException):
-    """Ends a flusher in the middle, as a kill would."""
+    """Ends a flusher at an arbitrary place, as SIGKILL does."""
 
 
 def weights(step: int, count: int = 3, elements: int = 100) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def weights(step: int, count: int = 3, elements: int = 100) -> dict[str, Any]:
 
 
 def refuse(kind: str, *, operations: tuple[str, ...] = ("put",)) -> Callable[[str, str], None]:
-    """A fault for MemorySink.fault: every such operation fails."""
+    """Return a fault for MemorySink.fault: every operation of this kind fails."""
 
     def fault(operation: str, key: str) -> None:
         if operation in operations:

@@ -1,7 +1,7 @@
-"""A device's lane as a test writes it: records in the lane's memory, committed whenever the test says.
+"""A device's lane (its ring) written by a test, which decides when each record is committed.
 
-Built from the control page's words alone (csrc/ring/control_page.hpp), as one producer's plain stores: one
-writer per lane, and the order of stores that x86 keeps.
+The writer uses only the words of the control page (csrc/ring/control_page.hpp) and plain stores. This is
+correct for one writer per lane, because x86 keeps the order of stores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = {np.dtype(np.float32): "F32", np.dtype(np.uint8): "U8", np.dtype(np.flo
 
 
 class LaneWriter:
-    """The lane behind `fd`. ring: interns the names."""
+    """Writes to the lane behind `fd`. ring: interns the names."""
 
     def __init__(self, ring: _core.Ring, fd: int) -> None:
         self._ring = ring
@@ -40,7 +40,7 @@ class LaneWriter:
         self._position = 0
 
     def reserve(self, step: int, tensors: Mapping[str, npt.NDArray[Any]]) -> DeviceRecord | None:
-        """A batch of these tensors with room for their values; None while there is no room."""
+        """Reserve a record with room for these tensors; return None while there is no room."""
         entries_end = UNIT + len(tensors) * _ENTRY_BYTES
         places, size = [], 0
         for value in tensors.values():
@@ -102,7 +102,7 @@ class LaneWriter:
 
 
 class DeviceRecord:
-    """A reserved record; the device's part is still to be done."""
+    """A reserved record; the test then does the device's part."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class DeviceRecord:
         )
 
     def write_values(self) -> None:
-        """The payload and the guards around it."""
+        """Write the payload and the guards around it."""
         for place, value in self._values:
             self._lane.copy(self._payload + place, value.tobytes())
         for at in (self._payload - GUARD_BYTES, self._payload + self._size):

@@ -1,6 +1,6 @@
-"""Makes tests/data/run_v<version>: a small run of the present format, kept for ever.
+"""Writes tests/data/run_v<version>: a small run of the current format, which is kept forever.
 
-    python -m tests.make_kept_run    once, when the format gets a new version; a kept run is never made again
+    python -m tests.make_kept_run    once per format version; a kept run is never written again
 
 The readers of all later versions must read it: tests/test_format.py.
 """
@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent / "data"
 def main() -> int:
     place = FOLDER / f"run_v{FORMAT_VERSION}"
     if place.exists():
-        print(f"{place} is there: a kept run is never made again", file=sys.stderr)
+        print(f"{place} exists: a kept run is never written again", file=sys.stderr)
         return 1
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))

@@ -1,4 +1,4 @@
-"""What the tests of scripts in the older library's style share: a model, a loop, a configuration, a run."""
+"""Shared parts of the tests of scripts in the older library's style: model, loop, configuration, run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **hook: str) -> Path:
-    """The service's configuration in a file that the environment names. Returns the run's folder."""
+    """Write the service's configuration to a file that the environment names; return the run's folder."""
     document = {
         "S3Path": "s3://bucket/prefix",
         "LocalPath": str(tmp_path / "run"),
@@ -42,7 +42,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **hook: str) -> P
 
 
 def fit(hook: smd.Hook | None, model: nn.Module, criterion: nn.Module, steps: int = 3) -> None:
-    """The loop of many published scripts: the hook may be None, the loss is registered again each epoch."""
+    """Train as many published scripts do: the hook may be None, each epoch registers the loss again."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if hook:
         hook.register_loss(criterion)
@@ -61,7 +61,7 @@ def fit(hook: smd.Hook | None, model: nn.Module, criterion: nn.Module, steps: in
 
 
 def recorded(tmp_path: Path, **options: Any) -> smd.Trial:
-    """A run of Net with gradients, weights and a scalar, opened as the older library does."""
+    """Record a run of Net with gradients, weights and a scalar; open it as the older library does."""
     hook = smd.Hook(
         tmp_path / "run",
         save_config=smd.SaveConfig(save_interval=1),

@@ -1,12 +1,13 @@
-"""Tables of what the tests show, in docs/, made by the tests: counted by their marks, under `--proofs`.
+"""Tables in docs/ of what the tests prove, generated from the marks of passed tests with `--proofs`.
 
     pytest tests -m supports --proofs write     writes the table of that mark
-    pytest tests --proofs check                 fails when a table in docs/ is not what these tests make it
+    pytest tests --proofs check                 fails when a table in docs/ does not match the tests
 
-A test says what it shows by a mark with a row and a column. It counts when it passed. One that was skipped
-(a package or a version that this machine lacks) may be in the table or not, so that the check says the same
-everywhere; one with the mark `gpu` is listed separately, as a test that must be run elsewhere. A table none
-of whose tests ran is left alone. Runs in the process that reports, with pytest-xdist too.
+A test declares the cell that it proves by a mark with a row and a column. It counts if it passed. A skipped
+test (this machine has no package or version that it needs) may or may not be counted in the table, so that
+the check has the same result on all machines. A test with the mark `gpu` is counted separately. A table
+without a test in this session is not changed. The plugin works in the process that reports, also with
+pytest-xdist.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ _BETWEEN = "\t"
 
 @dataclass(kw_only=True)
 class Counts:
-    """Tests by cell. skipped: not run here. gpu: that need a GPU, run or not; in none of the others."""
+    """Numbers of tests by cell.
+
+    skipped: skipped tests. gpu: tests that need a GPU, which no other field counts.
+    """
 
     passed: Counter[Cell] = field(default_factory=Counter)
     skipped: Counter[Cell] = field(default_factory=Counter)
     gpu: Counter[Cell] = field(default_factory=Counter)
 
     def add(self, report: pytest.TestReport, mark: str) -> bool:
-        """Takes in one report of a test. Whether it was one with the mark."""
+        """Add one report of a test; return whether the test has the mark."""
         cells = [_cell(value) for name, value in report.user_properties if name == mark]
         if "gpu" in report.keywords:
             self.gpu.update(cells if report.when == "setup" else ())
@@ -47,7 +51,10 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Page:
-    """One table. rows: what a mark may name -> its first cell. text: the new page, from the old one."""
+    """One table.
+
+    rows: row of a mark -> first cell of the table row. text: returns the new page for the old one.
+    """
 
     mark: str
     path: Path
@@ -56,7 +63,7 @@ class Page:
     text: Callable[[str, Mapping[Cell, int], Mapping[Cell, int]], str]
 
     def cells_of(self, item: pytest.Item) -> Iterator[Cell]:
-        """What a test is marked with. Raises UsageError for a row or column that there is not."""
+        """Return the cells of a test's marks. Raises UsageError for an unknown row or column."""
         for mark in item.iter_markers(self.mark):
             if len(mark.args) != 2 or mark.args[0] not in self.rows or mark.args[1] not in self.columns:
                 raise pytest.UsageError(
@@ -66,15 +73,15 @@ class Page:
             yield mark.args
 
     def read(self) -> str:
-        """The page as it is, "" where there is none."""
+        """Return the current page, "" if there is none."""
         return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
 
     def written(self, counts: Counts) -> str:
-        """The page that these tests make."""
+        """Return the page that these tests generate."""
         return self.text(self.read(), counts.passed, counts.gpu)
 
     def accepts(self, counts: Counts, *, complete: bool) -> bool:
-        """Whether the page says what the tests show. complete: no file of tests was skipped as a whole."""
+        """Return whether the page matches the tests. complete: no test file was skipped as a whole."""
         old = self.read()
         said = read_counts(old, self.rows, self.columns)
         agreed: dict[Cell, int] = {}
@@ -99,7 +106,7 @@ def read_counts(text: str, rows: Mapping[str, str], columns: Iterable[str]) -> d
 
 
 class Tables:
-    """Counts what the tests of one session have shown. task: "check" or "write"."""
+    """Counts what the tests of one session prove. task: "check" or "write"."""
 
     def __init__(self, task: str, pages: Iterable[Page]) -> None:
         self._task = task
@@ -108,30 +115,30 @@ class Tables:
         self._complete = True
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Puts the marks where the report of a test has them, in whichever process it runs."""
+        """Copy the marks into the reports, which may be made in another process."""
         for item in items:
             for page in self._pages:
                 item.user_properties += [(page.mark, _BETWEEN.join(cell)) for cell in page.cells_of(item)]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A whole file that is skipped leaves open what it would have shown."""
+        """Note a skipped test file, whose cells are unknown."""
         if report.skipped:
             self._complete = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test that passed has shown what it is marked with."""
+        """Count a test that passed in the cells of its marks."""
         self._ran.update(page for page, counts in self._pages.items() if counts.add(report, page.mark))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the tables, or compares them."""
+        """Write the tables, or compare them."""
         if hasattr(session.config, "workerinput"):
-            return  # a worker of pytest-xdist; the process that started it has all reports
+            return  # a worker of pytest-xdist; the main process has all reports
         for page in self._ran:
             counts = self._pages[page]
             if self._task == "write":
                 page.path.write_text(page.written(counts), encoding="utf-8")
             elif not page.accepts(counts, complete=self._complete):
-                print(f"\n{page.path} is not what the tests show: pytest tests -m {page.mark} --proofs write")
+                print(f"\n{page.path} is out of date: pytest tests -m {page.mark} --proofs write")
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

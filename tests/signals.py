@@ -1,8 +1,8 @@
-"""Signal dispositions for children of tests, whatever the tests themselves have inherited.
+"""Signal dispositions for child processes of tests, independent of those that the tests have inherited.
 
-A job in the background (`make test &`, nohup, cron) ignores SIGINT, SIGQUIT or SIGHUP, and every program that
-it starts inherits that: a test that sends such a signal to its child would wait for its end in vain.
-Threads: the main thread only, as Python requires.
+A background job (`make test &`, nohup, cron) ignores SIGINT, SIGQUIT or SIGHUP, and every program that it
+starts inherits this. A test that sends such a signal to its child would wait forever. Threads: the main
+thread only, as Python requires.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["IN_THE_BACKGROUND", "default_signals", "ignored_signals"]
 
-IN_THE_BACKGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)  # what shells and nohup have a job ignore
+# signals that shells and nohup make a job ignore
+IN_THE_BACKGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _MEANT = (*IN_THE_BACKGROUND, signal.SIGTERM, signal.SIGCHLD)
 
 
 @contextlib.contextmanager
 def default_signals() -> Iterator[None]:
-    """Programs that are started within have these signals at their defaults.
+    """Start programs with default dispositions of these signals within the block.
 
-    A signal that this process ignores is still without effect on it: a handler that does nothing becomes the
-    default in a program.
+    A signal that this process ignores has no effect on it within the block either: its handler does nothing,
+    and becomes the default disposition in a program.
     """
     ignored = [each for each in _MEANT if signal.getsignal(each) is signal.SIG_IGN]
     with _dispositions(lambda *_: None, ignored):
@@ -31,7 +32,7 @@ def default_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignored_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Programs that are started within ignore these signals, as in the background. So does this process."""
+    """Ignore these signals, in this process and in programs that start within the block."""
     with _dispositions(signal.SIG_IGN, signals or IN_THE_BACKGROUND):
         yield
 

@@ -1,6 +1,6 @@
-"""Tensors that seem to be on a CUDA device: host memory behind the protocols of the frameworks.
+"""Tensors that seem to be on a CUDA device: host memory with the protocols of the frameworks.
 
-A simulated device (`tests._sim`) captures them; its memory is host memory too.
+A simulated device (`tests._sim`) captures them; its memory is host memory, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RING = RingConfig(
 
 
 class InterfaceArray:
-    """__cuda_array_interface__, as CuPy has it (a device with an id), or Numba (`numba=True`)."""
+    """__cuda_array_interface__, as in CuPy (a device with an id), or as in Numba (`numba=True`)."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 
 
 def _fill(tensor: _Tensor, values: Array, device: tuple[int, int]) -> list[Any]:
-    """Describes the values. Returns what must stay alive as long as the description."""
+    """Describe the values; return the objects that must live as long as the description."""
     shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
     strides = (ctypes.c_int64 * max(values.ndim, 1))(*(s // values.itemsize for s in values.strides))
     tensor.data = values.__array_interface__["data"][0]
@@ -110,16 +110,19 @@ def _fill(tensor: _Tensor, values: Array, device: tuple[int, int]) -> list[Any]:
     return [shape, strides]
 
 
-_LENT: list[Any] = []  # exports and who made them, for good: a deleter cannot free itself while it runs
+_LENT: list[Any] = []  # exports and their owners, kept forever: a deleter cannot free itself while it runs
 
 
 class DlpackArray:
-    """Only __dlpack__ and __dlpack_device__, as JAX and TensorFlow on a GPU. Counts exports and returns."""
+    """Only __dlpack__ and __dlpack_device__, as in JAX and TensorFlow on a GPU.
+
+    Counts exports and their returns.
+    """
 
     def __init__(self, values: Array, device: tuple[int, int] = (CUDA, 0)) -> None:
         self.values = values
         self.device = device
-        self.streams: list[object] = []  # that exports were asked to be ready on
+        self.streams: list[object] = []  # the streams of the exports
         self.returned = 0
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -140,7 +143,7 @@ class DlpackArray:
 
 
 class Buffered(bytearray):
-    """A buffer whose device says otherwise: reading the buffer would copy from the device, and wait."""
+    """A buffer on a device: reading the buffer would copy from the device, and wait."""
 
     def __new__(cls, *arguments: Any) -> Buffered:
         return super().__new__(cls)
@@ -192,7 +195,7 @@ _API = _ExchangeApi(
 
 
 class ExchangeTensor:
-    """DLPack's exchange table, as PyTorch from 2.10 on has it. current: device -> current stream."""
+    """DLPack's exchange table, as in PyTorch from 2.10 on. current: device -> current stream."""
 
     __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), _EXCHANGE, None)
     current: ClassVar[dict[int, int]] = {}
@@ -205,7 +208,7 @@ class ExchangeTensor:
 
 
 def numbers(count: int = 12, dtype: type[Any] = np.float32) -> Array:
-    """Some values."""
+    """Return an array of values."""
     return np.arange(count).astype(dtype) - 3
 
 
@@ -225,7 +228,7 @@ class DeviceTap(Tap):
         self.consumer = _core.Consumer(self.ring.fds)
 
     def rows(self, count: int) -> Captured:
-        """The next rows, which devices commit when they come to it."""
+        """Return the next rows, after the devices have committed them."""
         rows: list[Any] = []
         payloads: list[bytes | None] = []
         for _ in range(100_000):

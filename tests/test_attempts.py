@@ -1,4 +1,4 @@
-"""The attempt of the workers of a job: one number for all of them, for any earlier use of the folder."""
+"""The attempt of a job: one number for all workers, whatever earlier jobs left in the folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE = 2**22 - 3  # no process has this number
 
 
 def claims(sink: Sink, ranks: Iterable[int], size: int, **changes: Any) -> list[int]:
-    """Attempts of those ranks of a job, in the order in which they begin."""
+    """Return the attempts that the ranks of a job claim, in the order in which they begin."""
     names = [f"worker_{rank}" for rank in range(size)]
     options: dict[str, Any] = {
         "where": "runs/x",
@@ -33,7 +33,7 @@ def claims(sink: Sink, ranks: Iterable[int], size: int, **changes: Any) -> list[
 
 
 def end(sink: Sink, attempt: int, ranks: Iterable[int]) -> None:
-    """What flushers leave."""
+    """Write the files that flushers leave at their end."""
     for rank in ranks:
         sink.put(end_key(f"worker_{rank}", attempt), [b'{"clean": false}'])
 
@@ -93,7 +93,7 @@ def test_a_rank_of_another_machine_does_not_join_an_attempt_that_ended_long_ago(
 
 def test_an_attempt_that_another_rank_begins_while_this_one_looks_is_joined() -> None:
     class Behind(MemorySink):
-        """The first listing is that of a moment before the other rank's claim."""
+        """A sink whose first listing does not contain the other rank's claim yet."""
 
         looked = False
 

@@ -1,4 +1,4 @@
-"""Jobs whose run lives in a bucket: real trainers, real flushers, real HTTP; killed, cut off and refused."""
+"""Jobs whose run is in a bucket: real trainers, flushers and HTTP; killed, disconnected and refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def place(stub: StubServer, s3_prefix: str) -> Place:
 
 @pytest.fixture
 def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's spools are."""
+    """Return the folder of this test's spools."""
     monkeypatch.setenv("TDCORE_SPOOL", str(tmp_path / "spools"))
     return tmp_path / "spools"
 
@@ -59,7 +59,7 @@ def url(place: Place, spools: Path) -> str:
 
 @pytest.fixture
 def trainers(url: str) -> Iterator[list[Trainer]]:
-    """Stops what a test has started."""
+    """A list of trainers that are stopped after the test."""
     started: list[Trainer] = []
     yield started
     for trainer in started:
@@ -69,7 +69,7 @@ def trainers(url: str) -> Iterator[list[Trainer]]:
 
 
 def download(place: Place, folder: Path) -> Path:
-    """The run as a folder."""
+    """Download the run into a folder."""
     for key, data in place.objects().items():
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def capture(session: Session, steps: range) -> None:
         session.ring.capture([value], ids, np.array([3], dtype=np.uint8), step, 1, step)
 
 
-# --- the normal way ---
+# --- undisturbed jobs ---
 
 
 def test_a_job_writes_its_run_into_a_bucket(
@@ -116,11 +116,11 @@ def test_a_job_writes_its_run_into_a_bucket(
     out = download(place, tmp_path / "copy")
     assert check_run(out, trainer.captured()) == 30 * len(NAMES)
     assert end_of(out)["clean"]
-    assert list(spools.rglob("*")) == []  # nothing was kept back, and nothing is left behind
+    assert list(spools.rglob("*")) == []  # no object waits in a spool, and no other file remains
 
 
 def test_the_training_process_never_loads_an_s3_client(url: str) -> None:
-    """Else a DataLoader's worker, forked later, that uses such a client itself would hang."""
+    """If it loaded one, a DataLoader worker that is forked later and uses such a client itself would hang."""
     script = f"""
 import sys
 before = set(sys.modules)
@@ -300,7 +300,7 @@ def test_a_flusher_killed_during_uploads_loses_nothing_and_doubles_nothing(
 
 
 def holds_rows(spooled: Path) -> bool:
-    """Whether the object is an index file; its key is at its beginning."""
+    """Return whether a spooled object is an index file; its key is at the begin of the spooled file."""
     with spooled.open("rb") as file:
         return b"index/" in file.read(4096)
 
@@ -318,7 +318,7 @@ def test_trainer_and_flusher_killed_while_the_bucket_is_away_leave_a_spool_to_up
     for process in flushers:
         process.kill()
     trainer.wait()
-    psutil.wait_procs(flushers)  # the spool is locked until they have gone
+    psutil.wait_procs(flushers)  # the spool is locked until they have ended
     stub.set(refuse=False)
     done = subprocess.run(
         [sys.executable, "-m", "tdcore.cli", "upload", str(spools), "--json"], capture_output=True, text=True
@@ -328,7 +328,7 @@ def test_trainer_and_flusher_killed_while_the_bucket_is_away_leave_a_spool_to_up
     run = td.create_trial(url)
     values = run.tensor("weight")
     assert all(values.value(step).shape == (4096,) for step in run.steps())
-    # Without an end file if no process was left to write it.
+    # There is no end file if no process was left to write it.
     assert [missing.what for missing in run.missing()] in ([], ["end"])
 
 
@@ -342,7 +342,7 @@ def test_what_an_earlier_run_at_the_same_place_left_does_not_get_into_the_new_on
     old.close()
     flushers_gone(url)
     stub.set(refuse=False)
-    for key in place.objects():  # a user empties the place
+    for key in place.objects():  # a user removes all objects
         place.server.client().request("DELETE", f"{place.prefix}/{key}")
     with open_session(url) as new:
         capture(new, range(100, 102))
@@ -373,7 +373,7 @@ def test_a_job_exits_in_time_without_its_bucket_and_upload_finishes_it(
     if list(spools.rglob("spool.json")):
         command = [sys.executable, "-m", "tdcore.cli", "upload", str(spools)]
         assert subprocess.run(command, check=False).returncode == 0
-        assert subprocess.run(command, check=False, capture_output=True).returncode == 3  # there is none
+        assert subprocess.run(command, check=False, capture_output=True).returncode == 3  # no spool is left
     out = download(place, tmp_path / "copy")
     assert check_run(out, trainer.captured()) == 20 * len(NAMES)
     assert end_of(out)["totals"]["rows"] == 20 * len(NAMES)
@@ -384,7 +384,7 @@ def test_a_flusher_killed_at_birth_leaves_one_that_needs_no_bucket_to_go_on(
 ) -> None:
     options = FlusherOptions(spill_after=timedelta(seconds=0.2), end_deadline=timedelta(seconds=1))
     with open_session(url, flusher_options=options) as session:
-        stub.set(refuse=True)  # the run is claimed; from here on nothing can be asked
+        stub.set(refuse=True)  # the run is claimed; after this line the bucket cannot be read
         wait_until(lambda: session.progress().flusher_epoch == 1, "the first flusher is there")
         flusher(url).kill()
         capture(session, range(5))
@@ -402,7 +402,7 @@ def test_close_says_what_is_not_in_the_bucket_yet_and_returns_in_time(url: str, 
     stub.set(refuse=True)
     capture(session, range(5))
     report = session.close(timedelta(seconds=1))
-    assert not report.drained  # it did not wait for the bucket, which is still away
+    assert not report.drained  # it did not wait for the bucket, which is still unavailable
     assert "the flusher is still working" in report.reason
     stub.set(refuse=False)
     flushers_gone(url)
@@ -431,7 +431,7 @@ def test_eight_workers_of_one_host_write_one_run(
 def test_64_workers_that_start_at_once_share_one_attempt(
     place: Place, url: str, stub: StubServer, tmp_path: Path
 ) -> None:
-    """Simulated: one thread for each, with a ring, a flusher and connections of its own."""
+    """Each worker is simulated by a thread with its own ring, flusher and connections."""
     stub.set(latency=0.01)
 
     def work(rank: int) -> int:

@@ -1,4 +1,4 @@
-"""Ring.capture(): what goes in comes out as a row and bytes, unchanged, and what is lost is counted."""
+"""Ring.capture(): tensors become rows and bytes, unchanged, and lost tensors are counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tap() -> Iterator[Tap]:
 
 @st.composite
 def strided_arrays(draw: st.DrawFn) -> Array:
-    """An array of any dtype, then views of it: permuted, sliced, flipped, expanded, broadcast to nothing."""
+    """An array of any dtype, then views of it: permuted, sliced, flipped, expanded, broadcast to size 0."""
     dtype = np.dtype(NUMPY_OF[draw(st.sampled_from(sorted(NUMPY_OF)))])
     shape = draw(st.lists(st.integers(0, 7), max_size=4))
     count = int(np.prod(shape, dtype=np.int64))

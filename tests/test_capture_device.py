@@ -1,4 +1,4 @@
-"""Ring.capture() of tensors on devices: every protocol, by stream, with a simulated device behind."""
+"""Ring.capture() of tensors on devices: every protocol, by stream, with a simulated device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _no_streams() -> None:
 
 
 class Refusing(DlpackArray):
-    """DLPack, and a __cuda_array_interface__ that does not know the dtype, as JAX has them for bfloat16."""
+    """DLPack, and a __cuda_array_interface__ that raises for the dtype, as JAX has them for bfloat16."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_host_and_device_tensors_and_absent_ones_go_in_one_call(
     assert captured.value(by_name[names[3]]) == 7
     assert sorted(int(row["seq"]) for row in captured.rows) == [0, 1, 2, 3]
     counters = tap.ring.counters()
-    assert (counters["captures"], counters["tensors"]) == (1, 3)  # nothing is kept of what is absent
+    assert (counters["captures"], counters["tensors"]) == (1, 3)  # absent tensors are not kept alive
 
 
 def test_each_stream_and_device_gets_a_group_in_the_order_of_its_first_tensor(tap: DeviceTap) -> None:
@@ -139,7 +139,7 @@ def test_an_export_is_asked_to_be_ready_on_the_default_stream(
 
 
 class OldCuda:
-    """The attributes of a CUDA tensor of a torch from before 2.10."""
+    """The attributes of a CUDA tensor in torch before 2.10."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -175,7 +175,7 @@ def test_an_older_torch_tells_its_stream_without_being_imported(
     assert tap.drops() == {"device_error": 1}
 
 
-# ---- What is refused ------------------------------------------------------------------------------------
+# ---- Refused tensors ----------------------------------------------------------------------------------
 
 
 REFUSED: dict[str, tuple[str, Callable[[], object]]] = {

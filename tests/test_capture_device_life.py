@@ -1,4 +1,4 @@
-"""Device tensors in Ring.capture(): foreign code, how long exports are kept, steps, threads, fork."""
+"""Device tensors in Ring.capture(): user code, how long exports are kept, steps, threads, fork."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def device(tap: DeviceTap) -> _sim.SimulatedDevice:
     return _sim.simulate_device(tap.ring, 0, delay_us=50)
 
 
-# ---- Foreign code ---------------------------------------------------------------------------------------
+# ---- User code ------------------------------------------------------------------------------------------
 
 
 class Failing:
@@ -92,7 +92,7 @@ def test_exports_are_given_back_by_a_later_capture_once_they_were_read(
     assert sys.getrefcount(owner) == before + 1
     device.resume()
     tap.rows(3)
-    for _ in range(1000):  # the device says so itself, a little after its commit
+    for _ in range(1000):  # the device reports it a little after its commit
         tap.capture([ExchangeTensor(numbers())], STATISTICS)
         tap.take()
         if array.returned:
@@ -153,7 +153,7 @@ def test_a_ring_that_is_dropped_gives_exports_back() -> None:
 
 
 def records_of(tap: DeviceTap) -> list[int]:
-    """Rows of each record that is there."""
+    """Return the number of rows of each record in the ring, and release the records."""
     found: list[int] = []
     while True:
         drained = tap.consumer.drain(1 << 30, 1)
@@ -173,7 +173,7 @@ def test_the_mark_of_a_steps_end_comes_behind_what_devices_still_write(
     assert tap.capture([ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1)]) == 0
     assert tap.ring.mark_step_end(0)
     early = records_of(tap)
-    assert early.count(0) == 0  # no mark yet
+    assert early.count(0) == 0  # the step end is not marked yet
     device.resume()
     found = early
     for _ in range(100_000):

@@ -1,4 +1,4 @@
-"""Ring.capture() and stats() of what is not a PyTorch tensor: arrays, buffers, numbers, DLPack exports."""
+"""Ring.capture() and stats() of arrays, buffers, numbers and DLPack exports instead of PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_dlpack_exports_are_taken_and_given_back_after_the_capture(tap: Tap, ver
     exporter = Exporter(values, versioned=versioned)
     assert np.array_equal(tap.one(exporter).value(0), values)
     assert exporter.exports == 1
-    assert sys.getrefcount(values) == before + 1  # the exporter's own
+    assert sys.getrefcount(values) == before + 1  # the reference of the exporter itself
 
 
 def test_an_export_on_another_device_is_never_asked_for(tap: Tap) -> None:
@@ -128,7 +128,7 @@ def test_an_interrupt_during_an_export_is_passed_on_after_the_capture(tap: Tap) 
 
 
 def test_types_made_on_the_fly_are_each_looked_at_anew(tap: Tap) -> None:
-    for i in range(1500):  # more types than are remembered; their addresses are reused
+    for i in range(1500):  # more types than the cache has entries; addresses of types are reused
         made = type(f"Export{i}", (Exporter,), {}) if i % 2 else type(f"Plain{i}", (), {})
         value = made(np.full(2, float(i))) if i % 2 else made()
         assert tap.capture([value], STATISTICS) == (i + 1) % 2

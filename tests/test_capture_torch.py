@@ -1,4 +1,4 @@
-"""Ring.capture() of PyTorch's tensors: any layout, with gradient history, or with nothing behind them."""
+"""Ring.capture() of PyTorch tensors: any layout, with gradient history, or without storage."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def resized_to_nothing() -> torch.Tensor:
 
 
 class Wrapper(torch.Tensor):
-    """A tensor without storage of its own, as DTensor is."""
+    """A tensor without its own storage, like DTensor."""
 
     @staticmethod
     def __new__(cls) -> Wrapper:
@@ -196,7 +196,7 @@ def test_what_cannot_be_read_is_a_skipped_row_and_counted_with_its_reason(tap: T
 
 
 @pytest.mark.parametrize("make", [lambda t: t.to_sparse_csr(), lambda t: torch.nested.nested_tensor([t, t])])
-@pytest.mark.filterwarnings("ignore")  # prototype features warn when first used
+@pytest.mark.filterwarnings("ignore")  # prototype features warn at first use
 def test_layouts_without_strides_count_as_sparse(
     tap: Tap, make: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_tensor_inside_vmap_has_no_storage(tap: Tap) -> None:
 
 
 class OldTensor:
-    """The attributes of a torch tensor without DLPack's exchange table, as PyTorch had them before 2.10."""
+    """The attributes of a torch tensor without DLPack's exchange table, as in PyTorch before 2.10."""
 
     def __init__(self, tensor: torch.Tensor, device: str | None = None) -> None:
         self.tensor = tensor

@@ -1,4 +1,4 @@
-"""scripts/check_prose.py finds what breaks the prose rule, and nothing in code, tables or generated pages."""
+"""scripts/check_prose.py finds violations of the prose rule, but none in code, tables or generated pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what it prints, in words and in JSON, and its exit codes."""
+"""The command line: its output as text and as JSON, and its exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 class Command:
-    """`tdcore` in this process."""
+    """Run `tdcore` in this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
@@ -51,7 +51,7 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def write(place: Path, size: float = 1.0, *, end: bool = True) -> Path:
-    """A run of three steps with a weight, its gradient and a loss."""
+    """Write a run of three steps with a weight, its gradient and a loss."""
     run = RunWriter(place)
     for step in (0, 10, 20):
         run.add("Net_fc.weight", np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), step=step)
@@ -390,7 +390,7 @@ def test_demo_passes_its_options_on(tdcore: Command, tmp_path: Path, monkeypatch
     assert called == [(str(tmp_path), True)]
 
 
-# Small things. ---------------------------------------------------------------------------------------------
+# Other commands and options. -------------------------------------------------------------------------------
 
 
 def test_a_sparkline_spans_the_range_and_marks_what_is_not_finite() -> None:

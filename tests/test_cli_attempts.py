@@ -1,4 +1,4 @@
-"""--attempt of the commands that look at a run: one folder that was trained into twice."""
+"""--attempt of the commands that show a run, on a folder with two trainings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def twice(tmp_path: Path) -> Path:
-    """Attempt 0 has four steps of ones, attempt 1 two steps of twos, and another tensor."""
+    """Write attempt 0 with four steps of ones, and attempt 1 with two steps of twos and another tensor."""
     for attempt, steps in ((0, 4), (1, 2)):
         writer = RunWriter(tmp_path, attempt=attempt)
         for step in range(steps):

@@ -1,4 +1,4 @@
-"""tdcore ls and tdcore show, of names that a terminal's markup would read as its own."""
+"""`tdcore ls` and `tdcore show` with names that contain the markup of the terminal library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line on runs of other people and on small terminals: nothing raw, nothing lost."""
+"""The command line on runs of other users and on small terminals: no escape sequences, no lost text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def write_evil(place: Path) -> Path:
-    """A run with escape sequences wherever text can be."""
+    """Write a run with escape sequences in every text field."""
     run = RunWriter(place)
     for step in (0, 1):
         run.add(EVIL, np.zeros(3), step=step, kind="gradient")
@@ -91,7 +91,7 @@ def test_quoting_leaves_letters_of_all_languages() -> None:
     assert quoted_lines("a\nb\r") == "a\nb\\r"
 
 
-# A bad run in a list. --------------------------------------------------------------------------------------
+# A damaged run in a list. ----------------------------------------------------------------------------------
 
 
 def damaged(place: Path, key: str, text: str) -> Path:

@@ -1,4 +1,4 @@
-"""tdcore ls, of what the hook noted: how the training ended, what was not captured, what is frozen."""
+"""`tdcore ls` prints the hook's notes: how the training ended, what was not captured, what is frozen."""
 
 from __future__ import annotations
 

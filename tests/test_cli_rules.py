@@ -1,4 +1,4 @@
-"""tdcore rules: the rules of a run, --config, plan, and output that stays readable with many rules."""
+"""`tdcore rules`: the rules of a run, --config, plan, and readable output with many rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def made_with(place: Path, rules: Any) -> Path:
-    """A run whose hook was given these rules."""
+    """Write a run whose hook was given these rules."""
     write(place)
     document = json.loads((place / "run.json").read_text())
     document["attempts"][-1]["configuration"] = {"rules": rules}

@@ -1,4 +1,4 @@
-"""tdcore ls and tdcore show, of runs whose tensors are spread over workers."""
+"""`tdcore ls` and `tdcore show` of runs with tensors that are sharded over workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def write(root: Path) -> Path:
-    """Three workers: a sharded weight, a replicated one, a partial one, and a loss that each has."""
+    """Write a run of three workers: a sharded, a replicated and a partial weight; each worker has a loss."""
     for rank, (run, box) in enumerate(zip(workers(root, 3), rows(W.shape, 3), strict=True)):
         for step in (0, 5):
             add_part(run, "sharded", W, box, step=step)

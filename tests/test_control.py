@@ -1,4 +1,4 @@
-"""Requests in control/: whatever a file holds becomes a request or a ConfigError, and nothing else."""
+"""Request files in control/: each content becomes either a request or a ConfigError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crashes: of the trainer, in every way in which a process dies without a goodbye, and of the flusher."""
+"""Crashes: of the trainer, in every way in which a process can die, and of the flusher."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def trainers() -> Iterator[list[Trainer]]:
-    """Stops what a test has started."""
+    """A list of trainers that are stopped after the test."""
     started: list[Trainer] = []
     yield started
     for trainer in started:
@@ -157,7 +157,7 @@ def test_trainer_and_flusher_killed_one_after_the_other_keep_a_readable_run(
     check_values(trainer.out, rows)
 
 
-# --- the flusher does not move ---
+# --- the flusher is suspended ---
 
 
 def held_session(
@@ -231,7 +231,7 @@ def test_the_ring_is_used_again_once_the_flusher_comes_back(tmp_path: Path) -> N
     assert set(range(40, 45)) <= steps
 
 
-# --- the flusher cannot live ---
+# --- the flusher cannot start ---
 
 
 def test_a_flusher_that_always_dies_at_once_is_given_up_and_the_training_goes_on(
@@ -245,7 +245,7 @@ def test_a_flusher_that_always_dies_at_once_is_given_up_and_the_training_goes_on
         tap = Tap(session)
         for step, tensors in training(4):
             tap(step, tensors)
-        monkeypatch.setattr(sys, "executable", str(dying))  # what the next flushers are started with
+        monkeypatch.setattr(sys, "executable", str(dying))  # settings of the next flushers
         flusher.kill()
         wait_until(lambda: not session.active, "the flusher was given up")
         for step, tensors in training(4):  # does nothing, and does not fail
@@ -276,12 +276,12 @@ def test_a_sigchld_that_is_ignored_does_not_hide_a_dead_flusher(tmp_path: Path) 
 
 
 def test_a_reaper_in_the_training_script_does_not_confuse_the_supervisor(tmp_path: Path) -> None:
-    # Some scripts collect all dead children with waitpid(-1); the flusher's status is then lost to us.
+    # Scripts that collect all dead children with waitpid(-1) take the flusher's status from the supervisor.
     session, flusher = held_session(tmp_path, "drop")
     tap = Tap(session)
     captured = [(step, tap(step, tensors)) for step, tensors in training(5)]
     flusher.kill()
-    with contextlib.suppress(ChildProcessError):  # when the supervisor was faster
+    with contextlib.suppress(ChildProcessError):  # if the supervisor was faster
         os.waitpid(flusher.pid, 0)
     report = session.close()
     assert report.drained, report.reason

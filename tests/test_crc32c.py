@@ -1,4 +1,4 @@
-"""Checksums as Python sees them: published vectors, buffers, ranges, errors."""
+"""Checksums in Python: published vectors, buffers, ranges, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many NVIDIA devices are counted from the device files and CUDA_VISIBLE_DEVICES, without CUDA."""
+"""The number of NVIDIA devices, from the device files and CUDA_VISIBLE_DEVICES, without CUDA."""
 
 from __future__ import annotations
 

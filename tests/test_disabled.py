@@ -1,4 +1,4 @@
-"""TDCORE_DISABLED=1: every way to record does nothing, and nothing of tdcore is loaded."""
+"""TDCORE_DISABLED=1: every function that records does nothing, and the capture engine is not loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python examples in README and docs run, top to bottom, and do what they say."""
+"""The Python examples in README and docs run from top to bottom and behave as the pages describe."""
 
 from __future__ import annotations
 

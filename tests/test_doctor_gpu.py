@@ -1,4 +1,4 @@
-"""tdcore doctor's GPU lines: without a driver, on a made-up one, and for all that a device may lack."""
+"""The GPU lines of `tdcore doctor`: without a driver, with a fake driver, and for missing features."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def device_lines(**changed: Any) -> dict[str, Check]:
 
 
 def doctor(driver: str, packages: Path | None = None, **env: str) -> dict[str, dict[str, str]]:
-    """The checks of a doctor whose driver is the given library."""
+    """Return the checks of `tdcore doctor` with this library as the driver."""
     merged = os.environ | {"TDCORE_LIBCUDA": driver} | env
     if packages is not None:
         merged["PYTHONPATH"] = os.pathsep.join([merged.get("PYTHONPATH", ""), str(packages)])

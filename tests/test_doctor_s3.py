@@ -1,4 +1,4 @@
-"""tdcore doctor s3://bucket/prefix: what it finds on services that can more and less."""
+"""`tdcore doctor s3://bucket/prefix`: its findings on services that support more or fewer features."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_service_that_never_answers_is_asked_once_and_said(
     monkeypatch.setattr(doctor_s3, "_PATIENCE", timedelta(seconds=0.1))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, but never answers
         port = silent.getsockname()[1]
         result = tdcore("doctor", f"s3://bucket/runs?endpoint_url=http://127.0.0.1:{port}", "--json")
     found = {check["name"]: check["state"] for check in result.json["checks"] if check["name"][:2] == "S3"}

@@ -1,4 +1,4 @@
-"""The errors are the tree that errors.py draws, and travel between processes."""
+"""The exceptions form the tree in the docstring of errors.py, and can be sent between processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLASSES = {name: getattr(errors, name) for name in errors.__all__ if name != "S
 
 
 def drawn_tree() -> dict[str, str]:
-    """Error -> its parent, read from the drawing."""
+    """Return error -> its parent, read from the drawing."""
     parents: dict[str, str] = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():

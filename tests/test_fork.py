@@ -1,4 +1,4 @@
-"""Forked children (DataLoader, multiprocessing, os.fork) find capture off, and their end closes nothing."""
+"""Forked children (DataLoader, multiprocessing, os.fork) do not capture, and their exit closes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.trainers.checks import Trainer, check_run, end_of, read_index
 from tests.trainers.quadratic import NAMES
 
-# Python 3.12 warns of every fork in a process with threads, for any thread.
+# Python 3.12 warns about every fork in a process with threads.
 STRICT = {"PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
 
 

@@ -1,4 +1,4 @@
-"""The run format over versions: kept runs stay readable, other versions are refused (docs/format.md)."""
+"""The versions of the run format: kept runs stay readable, other versions are refused (docs/format.md)."""
 
 from __future__ import annotations
 

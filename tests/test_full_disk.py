@@ -1,4 +1,4 @@
-"""Disk full, read-only or gone: the training goes on, the gap is recorded, later data is kept."""
+"""A disk that is full, read-only or removed: the training continues, gaps are recorded, later data kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISK_BYTES = 16 << 20
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 16 MiB."""
+    """A separate file system of 16 MiB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     place = tmp_path / "disk"
@@ -52,12 +52,12 @@ def start(out: Path, **options: float) -> Session:
 
 
 def train(tap: Tap, first: int, last: int) -> int:
-    """Trains and captures steps `first` to `last`; returns how many tensors found no room."""
+    """Train and capture steps `first` to `last`; return the number of tensors that the ring dropped."""
     return sum(tap(step, tensors) for step, tensors in training(last + 1) if step >= first)
 
 
 def assert_everything_is_accounted_for(out: Path, session: Session, captured_tensors: int) -> None:
-    """Each tensor is there, or there without its bytes, or counted as dropped, exactly once."""
+    """Check that each tensor is exactly one of: stored, stored without its bytes, counted as dropped."""
     rows = read_index(out).to_pylist()
     drops = session.counters().drops
     lost = [row for row in rows if row["status"] == "lost"]
@@ -102,7 +102,7 @@ def test_after_a_full_disk_the_gap_is_recorded_and_later_data_is_kept(
     assert end["clean"] is True
     assert "io_error" in str(end) or "ring_full" in str(end)
     assert session.progress().errors > 0
-    assert session.progress().error == ""  # it is over
+    assert session.progress().error == ""  # the disk has room again
     warnings = [record.message for record in caplog.records if record.name == "tdcore"]
     assert len(warnings) == 1, warnings
     assert "No space left" in warnings[0]
@@ -176,5 +176,5 @@ def test_a_removed_folder_is_made_again_and_later_data_is_kept(tmp_path: Path) -
     report = session.close()
     assert report.drained, report.reason
     files = sorted((out / "index" / "worker_0").glob("*.parquet"))
-    assert files, "nothing was written after the folder was made again"
+    assert files, "nothing was written after the folder was created again"
     assert end_of(out)["attempt"] == 0

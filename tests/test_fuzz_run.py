@@ -1,8 +1,8 @@
-"""Damaged and hostile runs: an error of tdcore or the right answer.
+"""Damaged and hostile runs: readers raise an error of tdcore or return the right answer.
 
-Never a crash, a wrong value, a read outside the run or a huge allocation. Every file of a small run is cut,
-flipped and overwritten, and rows and documents are made to say absurd things. Whatever then comes out must be
-a TdcoreError, or exactly what was written.
+Never a crash, a wrong value, a read outside of the run or a huge allocation. Every file of a small run is
+truncated, bit-flipped and overwritten, and rows and documents get absurd values. Each read must then raise a
+TdcoreError, or return exactly what was written.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ _VALUES: dict[str, Array] = {
     "flags": np.arange(16) % 2 == 0,
 }
 _COLLECTION = {"include_regex": [".*"], "tensor_names": ["x"]}
-_MEMORY = (
-    768 << 20
-)  # what reading a run of a few KiB may reserve on top of what the process has, thread stacks too
+_MEMORY = 768 << 20  # limit for memory that reading a run of a few KiB may reserve, including thread stacks
 
 
 def write_run(root: Path) -> RunWriter:
@@ -72,7 +70,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """Bounds the address space: a huge allocation is a MemoryError, which fails the test."""
+    """Limit the address space, so that a huge allocation is a MemoryError, which fails the test."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, hard))
@@ -83,7 +81,7 @@ def little_memory() -> Iterator[None]:
 
 
 def attempt(question: Callable[[], Any]) -> Any:
-    """The answer, or None for an error of tdcore. Anything else fails the test."""
+    """Return the answer, or None for an error of tdcore. Any other error fails the test."""
     try:
         return question()
     except TdcoreError as error:
@@ -93,7 +91,7 @@ def attempt(question: Callable[[], Any]) -> Any:
 
 
 def ask_everything(root: Path, *, statistics: bool = True) -> None:
-    """Asks a run all there is to ask; values, and statistics if so asked, must be right or refused."""
+    """Read everything of a run; each read must be right or raise an error of tdcore."""
     trial: Trial | None = attempt(lambda: create_trial(root))
     if trial is None:
         return
@@ -123,7 +121,10 @@ def check_value(name: str, step: int, value: Array | None) -> None:
 
 
 def check_statistics(table: pa.Table) -> None:
-    """Checksums of Parquet's pages promise this: no damage changes a number unseen."""
+    """Check statistics.
+
+    Checksums of Parquet's pages guarantee that damage does not silently change a number.
+    """
     for row in table.to_pylist():
         if row["name"] in _VALUES and row["step"] in (0, 1):
             want = _VALUES[row["name"]] + (row["step"] if row["name"] != "flags" else 0)
@@ -160,7 +161,7 @@ def test_flipped_bytes_give_errors_or_right_values(
     root = copied(pristine, tmp_path)
     path = root / data.draw(st.sampled_from(files_of(root)))
     content = bytearray(path.read_bytes())
-    # The end of a Parquet file is its footer, where a flip does most: half of the flips go there.
+    # The end of a Parquet file is its footer, where a flip has most effect: half of the flips are there.
     near_end = st.integers(max(0, len(content) - 3000), len(content) - 1)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1) | near_end)
@@ -213,7 +214,7 @@ _COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "log2_first": st.none() | st.integers(-128, 127), "log2_counts": st.none() | st.lists(_INTS, max_size=80),
     "time_ns": _INTS, "attempt": _SMALL_INTS, "worker": _TEXTS,
 }  # fmt: skip
-# What a payload's checksum does not cover: with these, a value may honestly come back under other words.
+# Fields that a payload's checksum does not cover: if they change, values may be returned under other names.
 _RENAMING = {"name", "step", "dtype", "shape", "ticket", "call", "seq", "part", "parts", "mode", "mode_step"}
 
 
@@ -238,7 +239,7 @@ def test_rows_that_say_absurd_things_are_refused(pristine: Path, tmp_path: Path,
 
 
 def ask_anything(root: Path) -> None:
-    """As ask_everything, for rows that were renamed: only errors of tdcore, no check of values."""
+    """Read like ask_everything, without checks of values, because rows may have been renamed."""
     trial: Trial | None = attempt(lambda: create_trial(root))
     if trial is None:
         return

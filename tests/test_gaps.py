@@ -1,4 +1,4 @@
-"""Readers show what the writer of a run counted as captured and not kept."""
+"""Readers show gaps: tensors that the writer of a run counted as captured and not kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def rows_of(place: Path) -> int:
-    """Rows in index files that are whole; none while one is written or merged."""
+    """Return the number of rows in complete index files; 0 while a file is written or merged."""
     files = place.glob("index/worker_0/*.parquet")
     try:
         return sum(pq.read_metadata(file).num_rows for file in files)
@@ -35,7 +35,7 @@ def rows_of(place: Path) -> int:
 
 
 def train_and_remove_the_folder(place: Path) -> Trial:
-    """Ten steps; after the fifth is on disk, the folder is removed. Six tensors a step."""
+    """Train ten steps with six tensors each; remove the folder after the fifth step is on disk."""
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     hook = Hook(
         out_dir=str(place),

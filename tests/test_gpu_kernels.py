@@ -1,4 +1,4 @@
-"""What nvcc makes of the GPU kernels; skipped where there is none."""
+"""The GPU kernels as nvcc compiles them; skipped on machines without nvcc."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def test_kernels_spill_nothing_and_access_memory_16_bytes_at_a_time(architecture
     command = [sys.executable, str(REPORT), "--check", "--architecture", architecture]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if "Unsupported gpu architecture" in run.stderr:
-        pytest.skip(f"this nvcc does not know sm_{architecture}")
+        pytest.skip(f"this nvcc does not support sm_{architecture}")
     assert run.returncode == 0, run.stdout + run.stderr

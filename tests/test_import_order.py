@@ -1,6 +1,6 @@
-"""The direction of imports between the packages of tdcore, and no circles between its files.
+"""The direction of imports between the packages of tdcore, and no cycles between its files.
 
-Read from the sources. Imports in functions count as those at the top of a file.
+The test reads the sources. Imports in functions count like imports at the top of a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# From the bottom to the top. A part imports those of lower layers and itself, none of its own layer or above.
+# From bottom to top. A part may import itself and parts of lower layers, but no other part of its own layer.
 LAYERS = (
     ("_core", "_version", "liveness", "modes", "text"),
     ("errors",),
@@ -32,22 +32,22 @@ LAYERS = (
 )
 LAYER = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 
-# Writers and readers meet in the files of a run only.
+# Writers and readers share only the files of a run.
 APART = {("session", "trial"), ("hooks", "trial")}
 
-# importing part, imported part: for type checkers only. Actions take the findings of rules.
+# (importing part, imported part): for type checkers only. Actions get findings of rules.
 FOR_TYPES = {("actions", "rules")}
 
-# Files that may import the package itself, whose names are from all layers: the demo is written as a user
-# would write it, and the folder of the package is passed on to processes.
+# Files that may import the package itself, whose names are from all layers: the demo is written like a user's
+# script, and processes get the folder of the package.
 OF_PACKAGE = {"tdcore.cli.demo", "tdcore.session.spawning"}
 
-# Files in circles that are still there, through imports in functions. The list may only shrink.
+# Files in remaining cycles, through imports in functions. The list may only shrink.
 CIRCLES = {"tdcore.hooks.base", "tdcore.rules"}
 
 
 def modules() -> dict[str, Path]:
-    """Dotted names of all modules, with their files. hooks/ and rules/ are links in tdcore/."""
+    """Return the dotted names of all modules, with their files. hooks/ and rules/ are links in tdcore/."""
     found = {}
     for top in ("tdcore", "hooks", "rules"):
         for path in sorted((ROOT / top).rglob("*.py")):
@@ -64,7 +64,7 @@ MODULES = modules()
 
 @cache
 def imports(name: str) -> tuple[tuple[str, bool], ...]:
-    """Modules of tdcore that a module imports, and whether for type checkers only."""
+    """Return the modules of tdcore that a module imports, and whether for type checkers only."""
 
     def walk(node: ast.AST, for_types: bool) -> Iterator[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):
@@ -85,14 +85,14 @@ def imports(name: str) -> tuple[tuple[str, bool], ...]:
 
 
 def module_of(target: str) -> str:
-    """The module that an imported name is in, or is."""
+    """Return the module that an imported name is, or belongs to."""
     while target not in MODULES and target != "tdcore._core":
         target = target.rpartition(".")[0]
     return target
 
 
 def part_of(module: str) -> str:
-    """The package or file directly in tdcore/ that a module belongs to."""
+    """Return the package or file directly in tdcore/ that a module belongs to."""
     return module.split(".")[1]
 
 

@@ -1,4 +1,4 @@
-"""hooks/ and rules/ are next to tdcore/ in the repository and are tdcore.hooks and tdcore.rules."""
+"""hooks/ and rules/ are next to tdcore/ in the repository, and are tdcore.hooks and tdcore.rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize("name", ["hooks", "rules"])
 def test_the_link_in_tdcore_leads_to_the_folder_at_the_top(name: str) -> None:
-    # Without the links type checkers go blind: they check three files and report success.
+    # Without the links, type checkers check three files only and report success.
     link = ROOT / "tdcore" / name
     assert link.is_symlink()
     assert link.resolve() == ROOT / name

@@ -1,4 +1,4 @@
-"""Names of the files of a run, and which of them to read."""
+"""Names of the files of a run, and the selection of files to read."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_keys_are_what_the_format_says() -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "index/worker_0/0001-000000000002-000000000001.parquet",  # ends before it begins
+        "index/worker_0/0001-000000000002-000000000001.parquet",  # the last ticket is before the first one
         "index/worker_0/0001-000000000002-000000000030.parquet\n",
         "index/worker_0/0001-00000000002-000000000030.parquet",
         "index/../0001-000000000002-000000000030.parquet",
         "index/worker_0/x/0001-000000000002-000000000030.parquet",
-        "index/worker_0/0001-000000000002-00000000003\u0663.parquet",  # a digit, not an ASCII one
+        "index/worker_0/0001-000000000002-00000000003\u0663.parquet",  # a digit that is not ASCII
         "run.json",
         "",
     ],

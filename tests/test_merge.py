@@ -1,4 +1,4 @@
-"""Merging: bounded file counts, and a run that is right at every moment of it."""
+"""Merging: a bounded number of files, and a correct run at every moment of a merge."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spans(group: list[IndexEntry]) -> list[tuple[int, int]]:
 
 
 def many_files(count: int = 10, elements: int = 50) -> tuple[MemorySink, Ledger]:
-    """A run of `count` index files with a segment each, not merged."""
+    """Write a run of `count` index files, each with a segment, without merges."""
     trainer, sink = Trainer(slots=64), MemorySink()
     for step in range(count):
         trainer.capture(step, {"w": np.full(elements, step, dtype=np.float32), "gone": None})
@@ -65,7 +65,7 @@ def same_rows(a: pa.Table, b: pa.Table) -> bool:
     return bool(a.drop(where).to_pylist() == b.drop(where).to_pylist())
 
 
-# Which files
+# Selection of files
 
 
 def test_so_many_small_neighbours_of_one_level_are_merged() -> None:
@@ -108,7 +108,7 @@ def test_no_merged_segment_is_larger_than_allowed() -> None:
     options = FlusherOptions(merge_fan_in=8, small_segment_bytes=4000, merged_segment_bytes=10_000)
     assert spans(next_group(row(8, segment=3000), options)) == [(0, 0), (1, 1), (2, 2)]
     assert [len(group) for group in final_groups(row(8, segment=3000), options)] == [3, 3, 2]
-    assert len(next_group(row(8, segment=4000), options)) == 8  # not small: they stay unchanged
+    assert len(next_group(row(8, segment=4000), options)) == 8  # not small, so they stay unchanged
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=400), st.integers(2, 6))
@@ -134,7 +134,7 @@ def test_the_number_of_files_stays_bounded_and_work_is_linear(sizes: list[int], 
     assert rewritten <= sum(sizes) * levels
 
 
-# What a merge makes
+# Results of a merge
 
 
 def test_a_merge_keeps_every_row_and_every_byte() -> None:
@@ -254,7 +254,7 @@ def test_an_index_file_with_other_columns_is_refused() -> None:
         merge_files(sink, ledger.entries, FlusherOptions())
 
 
-# While the flusher runs
+# Merges while the flusher runs
 
 
 def test_a_long_run_ends_with_few_files_and_all_its_rows() -> None:
@@ -291,7 +291,7 @@ def test_files_are_merged_while_nothing_else_is_to_be_done() -> None:
     Flusher(consumer, sink, worker="worker_0", attempt=0, options=options, clock=lambda: clock[0]).run(
         wait=wait
     )
-    assert max(counts) < 60  # of 160 without merging
+    assert max(counts) < 60  # without merging there would be 160
     assert read_index(sink)["step"].to_pylist() == list(range(80))
 
 
@@ -299,7 +299,7 @@ def test_a_run_removed_during_a_merge_starts_over(tmp_path: Path) -> None:
     trainer, root = Trainer(), tmp_path / "run"
 
     class Fragile(LocalSink):
-        """Removed just before the first merged segment is written."""
+        """A sink whose folder is removed just before the first merged segment is written."""
 
         def put(self, key: str, parts: Any) -> None:
             place = parse_data_key(key)
@@ -400,7 +400,7 @@ def test_a_merge_cut_off_anywhere_leaves_a_right_run(stop_at: int, after: bool) 
 
     with pytest.raises(CutError):
         merge()
-    halfway = read_index(sink)  # as a reader finds it, before anybody tidies up
+    halfway = read_index(sink)  # as a reader finds the folder before any cleaning
     assert same_rows(before, halfway)
     assert payloads(sink, halfway) == bytes_before
     again = Ledger(sink, worker="worker_0", attempt=0)

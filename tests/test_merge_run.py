@@ -1,4 +1,4 @@
-"""tdcore merge: files of a run whose writer is gone become few, and those of a living one are not touched."""
+"""`tdcore merge` joins the files of a run whose writer has ended, and refuses runs with a live writer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLAIM = "attempts/0000-worker_0.json"
 
 
 def gone() -> int:
-    """The number of a process that has ended."""
+    """Return the process id of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     return process.pid
@@ -41,7 +41,7 @@ def claim(pid: int, host: str | None = None) -> bytes:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of many files; its trainer is gone."""
+    """Write a run of many files whose trainer has ended."""
     trainer, sink = Trainer(slots=64), LocalSink(tmp_path / "run")
     entry = {"number": 0, "framework": "x", "workers": ["worker_0"], "world_size": 1}
     sink.put("run.json", [json.dumps({"format": 1, "run_id": "a", "attempts": [entry]}).encode()])

@@ -1,4 +1,4 @@
-"""The differences of meaning that docs/moving.md lists: what tdcore's side of the table says is so."""
+"""The differences of meaning in docs/moving.md: tdcore behaves as its column of the table describes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Twice(nn.Module):
 
 
 class Training:
-    """One model under a hook that saves every step."""
+    """One model with a hook that saves every step."""
 
     def __init__(self, place: Path, **options: Any) -> None:
         torch.manual_seed(0)

@@ -74,7 +74,7 @@ def test_required_tensors_are_fetched_before_the_step_is_judged(tmp_path: Path) 
 
     rule = Needs(recorded(tmp_path), threshold="100")
     smd.invoke_rule(rule)
-    assert rule.seen == [0, 1, 2]  # in step 3, an evaluation, there are no gradients
+    assert rule.seen == [0, 1, 2]  # step 3 is an evaluation without gradients
     assert rule.req_tensors.get_names() == ["gradient/Net_fc.bias", "gradient/Net_fc.weight"]
     assert rule.req_tensors.get_tensor_steps("gradient/Net_fc.bias") == [3]
 

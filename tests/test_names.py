@@ -1,4 +1,4 @@
-"""The table of names: it grows with new names, and is read by a new flusher after a kill."""
+"""The table of names: it grows with new names, and a new flusher reads it after a kill."""
 
 from __future__ import annotations
 

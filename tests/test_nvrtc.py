@@ -1,4 +1,4 @@
-"""The kernels as NVRTC compiles them: for every architecture that is served, without a device."""
+"""The kernels as NVRTC compiles them: for every supported architecture, without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quickstart and the tutorials work: their steps run one after the other, from top to bottom."""
+"""The quickstart and the tutorials: their steps run one after the other, from top to bottom."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def test_the_steps_of_the_page_about_a_bucket_work(
 
 
 def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs the steps of a page in a new folder, from top to bottom.
+    """Run the steps of a page in a new folder, from top to bottom.
 
     Code with a title becomes a file, other Python code runs in one namespace, and commands run, except pip. A
-    command fails the test when its exit code is not 0, or not the one that its comment names.
+    command fails the test if its exit code is neither 0 nor the code in its comment.
     """
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv(
         "OMP_NUM_THREADS", "1"
-    )  # small networks: threads of torch would only wait for each other
+    )  # the networks are small: threads of torch would only wait for each other
     monkeypatch.setattr(sys, "path", [*sys.path])
     names: dict[str, Any] = {"__name__": "__main__"}
     for language, title, code in FENCE.findall((ROOT / f"docs/{page}.md").read_text()):
@@ -72,11 +72,11 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(line: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs one line of a page: scripts in a process of their own, other commands of tdcore in this one."""
+    """Run one line of a page: scripts in their own processes, other commands of tdcore in this process."""
     from tdcore.cli.app import main
 
     program, *arguments = shlex.split(line, comments=True)
-    if program == "pip" or "~" in line:  # of the user's own machine
+    if program == "pip" or "~" in line:  # settings of the user's machine
         return
     if program == "tdcore" and arguments[0] != "run":
         monkeypatch.setattr(sys, "argv", ["tdcore", *arguments])

@@ -1,4 +1,4 @@
-"""What `import tdcore` gives and what it costs."""
+"""The contents of `import tdcore`, and what the import loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tdcore rm removes only files of tdcore, follows no link, and refuses while a process writes."""
+"""`tdcore rm` removes only files of tdcore, follows no links, and refuses while a process writes the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.trainers.checks import Trainer
 
 
 def record(out: Path) -> None:
-    """A run with all that tdcore writes, findings and requests included."""
+    """Record a run, and add findings, requests and a temporary file to it."""
     model = nn.Linear(2, 2)
     with td.watch(model, out, save_interval=1, reduction_config=None, flusher="thread") as hook:
         hook.register_optimizer(optimizer := torch.optim.SGD(model.parameters(), lr=0.1))
@@ -37,7 +37,7 @@ def record(out: Path) -> None:
 def rm(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object
 ) -> tuple[int, str]:
-    """The command as a user types it: exit code and all that it printed."""
+    """Run `tdcore rm` as a user does; return its exit code and everything that it printed."""
     monkeypatch.setattr("sys.argv", ["tdcore", "rm", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()

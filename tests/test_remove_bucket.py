@@ -1,4 +1,4 @@
-"""tdcore rm of a run in a bucket: removes the run's objects and no others."""
+"""`tdcore rm` of a run in a bucket removes the run's objects and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.s3.fixtures import Place
 
 @pytest.fixture
 def url(s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A run with two attempts, next to objects that are not the run's."""
+    """Upload a run with two attempts, next to objects that do not belong to the run."""
     monkeypatch.setenv("TDCORE_SPOOL", str(tmp_path / "spools"))
     url = s3_place.url("run")
     for _ in range(2):

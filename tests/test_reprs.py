@@ -1,4 +1,4 @@
-"""What a notebook prints of a value: one line that says what it is, where, and how much."""
+"""The representation of values in a notebook: one line with their type, place and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring as Python sees it: trainer's end, flusher's end, segments, and files.
+"""The ring in Python: the trainer's side, the flusher's side, segments, and files.
 
 The protocol itself is tested in tests/cpp (test_ring, test_segment, model_ring, stress_ring).
 """
@@ -175,7 +175,7 @@ def test_parts_of_a_segment_live_as_long_as_they_are_held() -> None:
     assert len(parts) > 2  # the large records are in the ring
 
 
-# ---- the two ends
+# ---- both sides
 
 
 def test_a_drain_can_be_released_once_and_not_planned_after() -> None:
@@ -414,7 +414,7 @@ def test_reports_and_requests_reach_the_trainer() -> None:
     assert [progress[key] for key in ("records", "bytes", "rows", "last_step")] == [3, 33, 5, 9]
     assert (progress["errors"], progress["error"]) == (1, "disk full")
     assert progress["heartbeat_ns"] > 0
-    consumer.report(records=0, bytes=0, rows=0, last_step=0, error="")  # the trouble is over
+    consumer.report(records=0, bytes=0, rows=0, last_step=0, error="")  # the sink works again
     assert (ring.progress()["errors"], ring.progress()["error"]) == (1, None)
     assert json.loads(ring.stop_request() or "") == {"rule": "vanishing_gradient"}
     assert ring.counters()["drops"] == {"io_error": {"tensors": 2, "bytes": 64}}

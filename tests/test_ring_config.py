@@ -1,4 +1,4 @@
-"""RingConfig: what cannot work is named, and how many threads share a large capture."""
+"""RingConfig: errors name the invalid value, and the number of threads that share a large capture."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_ring_without_devices_has_one_descriptor_and_one_with_them_has_one_mor
     laned = make_ring(RingConfig(ring_bytes=1 << 20, device_lanes=3, device_ring_bytes=1 << 30))
     assert len(laned.fds) == 4
     assert len(os.listdir("/proc/self/fd")) == before + 5
-    # Of a lane that is not in use only its control page takes memory.
+    # A lane that is not in use takes memory for its control page only.
     assert all(os.fstat(fd).st_blocks * 512 <= 64 << 10 for fd in laned.fds[1:])
     consumer = _core.Consumer(laned.fds)
     assert consumer.drain(1 << 20, 10).records == 0

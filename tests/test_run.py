@@ -1,4 +1,4 @@
-"""`tdcore run`: unmodified training scripts of several styles, in processes of their own."""
+"""`tdcore run`: unmodified training scripts of several styles, in separate processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ended(NamedTuple):
 
 
 def python(*arguments: object, cwd: Path) -> Ended:
-    """The interpreter with these arguments, in a folder of its own."""
+    """Run the interpreter with these arguments, in a separate folder."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -46,7 +46,7 @@ def python(*arguments: object, cwd: Path) -> Ended:
 
 
 def ranks(script: Path, cwd: Path) -> str:
-    """Output of two ranks that this test has started."""
+    """Start two ranks and return their output."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
@@ -66,7 +66,7 @@ def ranks(script: Path, cwd: Path) -> str:
 
 
 def exact(text: str) -> list[str]:
-    """The lines with losses, which are printed bit by bit."""
+    """Return the lines with losses, which the scripts print bit by bit."""
     return [line for line in text.splitlines() if "0x" in line]
 
 

@@ -1,4 +1,4 @@
-"""Index files, ends and segments of another run are refused: all files of a run hold its id."""
+"""Index files, end files and segments of another run are refused: all files of a run contain its id."""
 
 from __future__ import annotations
 

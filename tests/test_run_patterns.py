@@ -1,4 +1,4 @@
-"""Patterns that a run brings are searched in bounded time; those that the user types with `re`."""
+"""Patterns from run files are matched in bounded time; patterns from the user with `re`."""
 
 from __future__ import annotations
 

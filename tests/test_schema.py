@@ -1,4 +1,4 @@
-"""The layer under the readers of configuration: documents, objects, kinds of values, and places in errors."""
+"""The schema layer of configuration readers: documents, objects, kinds of values, and places in errors."""
 
 from __future__ import annotations
 

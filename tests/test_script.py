@@ -1,4 +1,4 @@
-"""`tdcore run` leaves a script alone: each is run with and without it, and nothing may differ."""
+"""`tdcore run` does not change a script: each script runs with and without it, with equal results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Scripts, and the same as modules of a package."""
+    """A folder with scripts, and the same scripts as modules of a package."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     for name in ("facts.py", "package/module.py", "package/__main__.py"):

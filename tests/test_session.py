@@ -1,6 +1,6 @@
 """The session of one worker: its attempt, its flusher, its counters.
 
-Shutdown, crash, fork and full disk have files of their own.
+Shutdown, crash, fork and full disk have their own files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MakeSession = Callable[..., Session]
 
 @pytest.fixture
 def make_session(tmp_path: Path) -> Iterator[MakeSession]:
-    """Makes sessions in tmp_path/run that are closed, and whose flushers are gone, after the test."""
+    """Create sessions in tmp_path/run; after the test they are closed and their flushers are killed."""
     made: list[Session] = []
     fixed: dict[str, Any] = {"configuration": {}, "framework": "numpy", "framework_version": "0"}
 
@@ -76,7 +76,7 @@ def train(session: Session, steps: int) -> list[tuple[int, int]]:
     return [(step, tap(step, tensors)) for step, tensors in training(steps)]
 
 
-# --- what it is for ---
+# --- capture ---
 
 
 def test_what_was_captured_is_in_the_run_after_close(
@@ -356,7 +356,7 @@ def test_a_flusher_that_never_starts_switches_capture_off_once_and_says_why(
     with caplog.at_level(logging.ERROR, "tdcore"):
         session = make_session()
         wait_until(lambda: not session.active, "capture was switched off")
-        train(session, 3)  # goes on, undisturbed
+        train(session, 3)  # continues undisturbed
         report = session.close()
     assert (report.drained, report.restarts) == (False, 5)
     assert "status 9: this is no python" in report.reason

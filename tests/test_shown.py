@@ -1,4 +1,4 @@
-"""Tables of what the tests show: counted by marks, written, compared."""
+"""Tables of what the tests prove: counted by marks, written, compared."""
 
 from __future__ import annotations
 

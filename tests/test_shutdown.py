@@ -1,4 +1,4 @@
-"""A training that ends by itself: all data is safe, in bounded time, and nothing is left running."""
+"""A training that ends by itself: all data is stored, in bounded time, and no process remains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def hold(session: Session) -> psutil.Process:
-    """Stops the flusher in its tracks, after it has attached."""
+    """Suspend the flusher after it has attached."""
     wait_until(lambda: session.progress().flusher_epoch > 0, "the flusher attached")
     (process,) = flushers_of(session.out_dir)
     process.suspend()
@@ -114,7 +114,7 @@ def test_a_normal_end_without_close_is_a_clean_end(
 ) -> None:
     trainer = Trainer(tmp_path, steps=15, end=end, flusher=flusher, env={"PYTHONWARNINGS": "error"})
     assert trainer.wait() == status, trainer.output
-    assert not trainer.flushers()  # the exit waited for it
+    assert not trainer.flushers()  # the exit has waited for the flusher
     check_run(trainer.out, trainer.captured())
     assert end_of(trainer.out)["clean"] is True
     expected = {"exception": "on purpose", "SIGINT": "KeyboardInterrupt"}
@@ -129,7 +129,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_flusher(tmp_path: Path) -> No
     trainer = Trainer(tmp_path, steps=10_000, pause=0.002)
     try:
         trainer.wait_for_steps(10)
-        os.killpg(trainer.process.pid, signal.SIGINT)  # as a terminal: the whole group
+        os.killpg(trainer.process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
         assert trainer.wait() == -signal.SIGINT, trainer.output
         check_run(trainer.out, trainer.captured())
         assert end_of(trainer.out)["clean"] is True
@@ -186,7 +186,7 @@ def test_whoever_reads_the_trainers_output_does_not_wait_for_the_flusher(tmp_pat
         trainer.process.kill()
         output, _ = trainer.process.communicate(timeout=PATIENCE_SECONDS)
         assert output == b""
-        assert trainer.flushers()  # still there, and yet the output has ended
+        assert trainer.flushers()  # the flusher still runs, although its output has ended
     finally:
         trainer.stop()
 
@@ -196,7 +196,7 @@ def test_a_signal_handler_may_close_while_close_waits(tmp_path: Path, session: S
     captured = train(session, 5)
     inner: list[bool] = []
 
-    def handler(*_: object) -> None:  # what schedulers' grace signals lead to
+    def handler(*_: object) -> None:  # called as for the grace signal of a scheduler
         inner.append(session.close(timedelta()).drained)
         flusher.resume()
 

@@ -1,4 +1,4 @@
-"""tensor_stats against float64 NumPy: hypothesis for the values, by hand for the awkward ones."""
+"""tensor_stats compared with float64 NumPy: hypothesis for values, examples for special cases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def assert_matches_numpy(values: Array) -> None:
         assert stats.l1 == pytest.approx(l1, rel=relative)
         total = math.fsum(finite) if magnitude.max() < 1e300 else finite.sum()
         if math.isfinite(total) and magnitude.max() < 1e307:
-            # The sum is mean x count, and a mean among subnormals is rounded to a multiple of 2^-1074.
+            # The sum is mean x count, and a subnormal mean is rounded to a multiple of 2^-1074.
             assert stats.sum == pytest.approx(total, rel=0, abs=relative * l1 + finite.size * 2.0**-1074)
         squares = float(np.square(finite).sum())
         assert stats.square_sum == pytest.approx(squares, rel=relative, abs=1e-300)

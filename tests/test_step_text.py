@@ -1,4 +1,4 @@
-"""Steps in words: messages name the step of the mode first, as the loop of a training counts."""
+"""Steps in messages: the number within the mode comes first, then the global step where it differs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_step_is_named_as_its_mode_counts_with_the_global_one_where_it_differs
 
 
 def evaluating(place: Path) -> Path:
-    """Three steps of training, five of evaluation, two of training. The gradient vanishes in the last two."""
+    """Write a run of 3 training, 5 evaluation and 2 training steps; the gradient vanishes in the last 2."""
     writer = RunWriter(place)
     counts = {"TRAIN": 0, "EVAL": 0}
     for step, mode in enumerate(["TRAIN"] * 3 + ["EVAL"] * 5 + ["TRAIN"] * 2):

@@ -1,4 +1,4 @@
-"""The two tiers of tests: what the list names exists, and every test is in exactly one of them."""
+"""The two tiers of tests: every entry of the list exists, and every test is in exactly one tier."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Links, FIFOs, devices and huge files below a run: refused immediately by readers, rules and writers.
+"""Links, FIFOs, devices and huge files below a run: readers, rules and writers refuse them immediately.
 
-A hang fails by the time limit of each test.
+The time limit of each test detects a reader that hangs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def as_fifo(path: Path) -> None:
 def as_socket(path: Path) -> None:
     path.unlink()
     here = os.getcwd()
-    os.chdir(path.parent)  # a socket's path is short
+    os.chdir(path.parent)  # paths of sockets must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(path.name)
@@ -61,7 +61,7 @@ ODD = [as_link, as_fifo, as_socket, as_huge]
 
 
 def ask(root: Path) -> None:
-    """What reads all documents, the index and the payloads."""
+    """Functions that read all documents, the index and the payloads."""
     trial = create_trial(root)
     trial.collections()
     trial.findings()
@@ -86,7 +86,7 @@ def test_an_index_file_or_segment_that_is_no_plain_file_is_refused_without_waiti
 ) -> None:
     make(sorted((root / folder / "worker_0").iterdir())[0])
     if make is as_huge and folder == "data":
-        ask(root)  # it is mapped, and its values are where they were
+        ask(root)  # the segment is memory-mapped, and its values are unchanged
         return
     with little_memory(), pytest.raises(UnsafeFile, match=folder):
         ask(root)

@@ -1,4 +1,4 @@
-"""tdcore upload: what a job left goes to its bucket, once, and never to that of another run."""
+"""`tdcore upload` uploads the objects in a job's spool to its bucket, once, and never to another run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBJECTS = {"data/worker_0/0": b"segment", "index/worker_0/0": b"index", "end/wor
 
 @pytest.fixture
 def place(stub: StubServer, s3_prefix: str) -> Place:
-    """Holds the run that the spools belong to."""
+    """A place that contains the run of the spools."""
     place = Place(server=stub, prefix=s3_prefix)
     put(place, "run.json", json.dumps({"format": 1, "run_id": RUN, "attempts": []}).encode())
     return place
@@ -45,7 +45,7 @@ def put(place: Place, key: str, data: bytes) -> None:
 
 
 def spool_in(folder: Path, url: str, run_id: str | None = RUN, **about: Any) -> Spool:
-    """Locked, with OBJECTS in it."""
+    """Return a locked spool with OBJECTS in it."""
     spool = Spool(folder, url=url, run_id=run_id, **about)
     spool.lock()
     for key, data in OBJECTS.items():
@@ -54,7 +54,7 @@ def spool_in(folder: Path, url: str, run_id: str | None = RUN, **about: Any) -> 
 
 
 def leave(folder: Path, url: str, run_id: str | None = RUN, **about: Any) -> Path:
-    """A spool that a job has left. about: more for its description."""
+    """Leave a spool as a job does. about: further entries of its description."""
     spool_in(folder, url, run_id, **about).close()
     return folder
 
@@ -67,7 +67,7 @@ def arrived(place: Place) -> dict[str, bytes]:
     return {key: data for key, data in place.objects().items() if key != "run.json"}
 
 
-# What arrives. ---------------------------------------------------------------------------------------------
+# Uploaded objects. -----------------------------------------------------------------------------------------
 
 
 def test_all_that_a_job_left_arrives_in_its_order_and_nothing_stays(
@@ -119,7 +119,7 @@ def test_an_object_with_an_unreadable_header_is_counted_and_kept(place: Place, s
     assert (folder / "damaged" / "000000000001").read_bytes() == b"nothing that one knows"
 
 
-# One that is broken. ---------------------------------------------------------------------------------------
+# Damaged spools. -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_wrong_place_is_an_error_at_once(place: Place, spools: Path) -> None:
     assert len(find_spools(spools)) == 1
 
 
-# The job. --------------------------------------------------------------------------------------------------
+# Spools of running jobs. -----------------------------------------------------------------------------------
 
 
 def journal(folder: Path) -> Path:
@@ -222,7 +222,7 @@ def journal(folder: Path) -> Path:
 
 
 def test_while_its_trainer_lives_a_flusher_may_come_back_to_its_spool(place: Place, spools: Path) -> None:
-    """Its flusher was killed a moment ago: nothing is locked."""
+    """Its flusher was killed a moment ago, so the spool is not locked."""
     folder = leave(spools / "0000", place.url())
     journal(folder)
     (result,) = upload(spools)
@@ -232,7 +232,7 @@ def test_while_its_trainer_lives_a_flusher_may_come_back_to_its_spool(place: Pla
 
 
 def test_when_its_flusher_has_ended_well_a_living_trainer_does_not_matter(place: Place, spools: Path) -> None:
-    """As in a notebook, which lives on after its hook was closed."""
+    """The trainer is a notebook that lives on after its hook was closed."""
     leave(spools / "0000", place.url())
     assert left(upload(spools)) == {"0000": 0}
     assert arrived(place) == OBJECTS
@@ -271,7 +271,7 @@ def test_the_journal_stays_while_objects_wait(place: Place, stub: StubServer, sp
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """Its exit code."""
+    """Run the command and return its exit code."""
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setattr(sys, "argv", ["tdcore", "upload", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:

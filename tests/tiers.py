@@ -1,9 +1,10 @@
-"""Which tests run in `make test-full` only; `make test` runs the others.
+"""The full tier: tests that run in `make test-full` only; `make test` runs all others.
 
-These are the tests of the folders below, those with the mark `full`, and those of tests/full_tier.txt: test
-functions that took more than a second when all tests were last measured. A new test is quick until then.
+The full tier consists of the tests in the folders below, the tests with the mark `full`, and the test
+functions in tests/full_tier.txt, which took more than a second when all tests were last measured. A new test
+is in the quick tier until the next measurement.
 
-    pytest tests -n 2 --junitxml report.xml && python -m tests.tiers report.xml      measures them anew
+    pytest tests -n 2 --junitxml report.xml && python -m tests.tiers report.xml      measures all tests
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _SECONDS = 1.0
 
 
 def is_full(path: Path, function: str) -> bool:
-    """Whether a test function is of the full tier.
+    """Return whether a test function is in the full tier.
 
     Args:
-        path: Its file.
-        function: Its name, without parameters.
+        path: File of the test function.
+        function: Name of the test function, without parameters.
     """
     place = path.relative_to(ROOT).as_posix()
     return place.startswith(tuple(f"{each}/" for each in FOLDERS)) or f"{place}::{function}" in _listed()
@@ -38,7 +39,7 @@ def _listed() -> frozenset[str]:
 
 
 def slow_functions(report: Path) -> list[str]:
-    """Test functions of a JUnit report, any of whose cases took too long: "test_ring.py::test_name"."""
+    """Return the test functions of a JUnit report with a slow case, as "test_ring.py::test_name"."""
     found = set()
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         path = ROOT.parent / f"{case.attrib['classname'].replace('.', '/')}.py"

@@ -1,4 +1,4 @@
-"""Waiting for what happens in another process or thread: for the event, never for a time."""
+"""Waits for events in another process or thread, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 __all__ = ["PATIENCE_SECONDS", "wait_until"]
 
-# No test waits this long unless something is broken, also on a machine that is busy with other work. Below
-# the limit of a test in pyproject.toml.
+# No test waits this long unless something is broken, even on a busy machine. Less than the time limit of a
+# test in pyproject.toml.
 PATIENCE_SECONDS = 240.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.05
 
 
 def wait_until(true: Callable[[], object], what: str = "it was true") -> None:
-    """Until `true()`; fails with `what` after PATIENCE_SECONDS. Looks less often the longer it takes."""
+    """Wait until `true()`; fail with `what` after PATIENCE_SECONDS. Polls less often the longer it takes."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = _FIRST_PAUSE_SECONDS
     while not true():

@@ -1,4 +1,4 @@
-"""Services of AWS on this machine for the tests of actions."""
+"""Local services of AWS for the tests of actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REGION = "eu-west-1"
 
 @pytest.fixture
 def aws(moto: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Clients of moto's services, which actions find through the environment."""
+    """Clients of moto's services; actions find the services through environment variables."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
     monkeypatch.setenv("AWS_REGION", REGION)
     return lambda service: boto3.session.Session().client(service, region_name=REGION)

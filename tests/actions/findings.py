@@ -1,4 +1,4 @@
-"""What the tests of actions share."""
+"""Shared parts of the tests of actions."""
 
 from __future__ import annotations
 

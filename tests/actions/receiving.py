@@ -1,4 +1,4 @@
-"""An HTTP server on this machine that takes what webhooks post."""
+"""A local HTTP server that receives the posts of webhooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = "T0KEN/B0KEN/xyzzy-secret"
 
 
 class Receiver:
-    """An HTTP server on this machine that answers as told, (status, headers, body) one after the other."""
+    """A local HTTP server with prepared answers: (status, headers, body), one after the other."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
         self.answers = list(answers)

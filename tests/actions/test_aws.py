@@ -1,4 +1,4 @@
-"""What the actions on AWS share: region, boto3, errors that show no secrets."""
+"""Shared parts of the actions on AWS: region, boto3, errors that show no secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAKE: dict[str, Make] = {
 
 @pytest.fixture
 def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No setting of AWS at all; the file that would be ~/.aws/config."""
+    """Remove all settings of AWS; return the file that replaces ~/.aws/config."""
     import os
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:

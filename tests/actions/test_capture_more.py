@@ -1,4 +1,4 @@
-"""CaptureMore: what it asks of the training, how often, and what it leaves alone."""
+"""CaptureMore: the requests that it writes, their number, and the runs that it leaves unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and events against moto's services."""
+"""Metrics and events, with the services of moto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command: what a program is given, how it ends, and that nothing of it survives a time-out."""
+"""Command: the input of the program, its end, and that no process of it survives a time-out."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_program_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> N
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts, also where the tests run in the background."""
+    """Ctrl-C raises KeyboardInterrupt, also where the tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -173,7 +173,7 @@ def ctrl_c() -> Iterator[None]:
 def test_a_wait_for_the_end_that_was_broken_off_does_not_keep_a_program_alive(
     tmp_path: Path,
 ) -> None:
-    """As by two times Ctrl-C."""
+    """The wait is interrupted by Ctrl-C."""
     pid_file = tmp_path / "pid"
     dispatcher = ActionDispatcher(
         [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
@@ -190,7 +190,7 @@ def test_a_wait_for_the_end_that_was_broken_off_does_not_keep_a_program_alive(
 
 
 def interrupt_when_it_waits(thread: int) -> None:
-    """Ctrl-C, once that thread waits for an action."""
+    """Send SIGINT to the thread as soon as it waits for an action."""
     wait_until(
         lambda: any(f.name == "join" and f.filename == action_worker.__file__ for f in stack_of(thread))
     )
@@ -202,7 +202,7 @@ def stack_of(thread: int) -> traceback.StackSummary:
 
 
 def test_a_program_starts_with_default_signals_in_the_background_too() -> None:
-    """With an inherited, ignored SIGINT it could not be interrupted, and a shell script cannot undo that."""
+    """A program with an inherited, ignored SIGINT cannot be interrupted; shell scripts cannot undo this."""
     code = "import signal as s; assert s.getsignal(s.SIGINT) is s.default_int_handler, s.getsignal(s.SIGINT);"
     code += "assert {s.getsignal(e) for e in (s.SIGHUP, s.SIGQUIT, s.SIGTERM)} == {s.SIG_DFL};"
     code += "assert not s.pthread_sigmask(s.SIG_BLOCK, ())"

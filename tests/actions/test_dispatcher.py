@@ -1,4 +1,4 @@
-"""The dispatcher: rules are not blocked, no finding is lost without a message, failures are reported."""
+"""The action dispatcher: rules are not blocked, no finding is lost silently, failures are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.actions.test_notices import Kept
 
 
 class Slow:
-    """Waits until it is let go; fails when told to."""
+    """An action that waits for an event, and then fails if it has an error text."""
 
     name = "slow"
     background = True
@@ -161,7 +161,7 @@ def test_what_will_not_pass_is_not_tried_again_and_what_may_is_tried_for_ever_bu
 
 
 class Failing:
-    """Keeps what it was given until it is let succeed."""
+    """An action that fails and keeps its findings until `works` is set."""
 
     name = "failing"
     background = True
@@ -183,7 +183,7 @@ class Failing:
 
 
 def looked(dispatcher: ActionDispatcher, *, last: bool = False) -> None:
-    """A look, and all that comes of it."""
+    """Retry the actions and wait until they have finished."""
     dispatcher.try_again(Running(), None, last=last)
     for each in threading.enumerate():
         if each.name.startswith("tdcore action"):
@@ -193,7 +193,7 @@ def looked(dispatcher: ActionDispatcher, *, last: bool = False) -> None:
 def test_a_service_that_is_down_is_called_ever_more_seldom_and_gets_all_when_it_is_back() -> None:
     failing, now = Failing(), [0.0]
     dispatcher = ActionDispatcher([failing], clock=lambda: now[0])
-    for step in range(600):  # a fault at every second
+    for step in range(600):  # one finding per second
         dispatcher.give([finding(step=step)], Running(), None)
         looked(dispatcher)
         now[0] += 1.0

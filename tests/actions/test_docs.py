@@ -1,4 +1,4 @@
-"""The Python examples of docs/actions.md run and do what they say."""
+"""The Python examples of docs/actions.md run and behave as the page describes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULES, MESSAGES, AWS, TEXT = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTAL
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that has ended, whose gradients vanish, where the examples look for it."""
+    """An ended run with vanishing gradients, in the folder that the examples read."""
     monkeypatch.chdir(tmp_path)
     writer = RunWriter(tmp_path / "runs/example")
     for step in range(3):
@@ -43,7 +43,7 @@ def report_of(code: str) -> Report:
 def test_a_rule_with_actions(example: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert report_of(RULES).problems == ()
     assert "VanishingGradient at step 0" in caplog.text
-    assert not (example / "runs/example/control").exists()  # it has ended: nothing is asked of it
+    assert not (example / "runs/example/control").exists()  # the run has ended, so it gets no request
 
 
 def test_messages_and_commands(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Actions in this process: the log, and functions of the user's."""
+"""Actions in this process: the log, and functions of the user."""
 
 from __future__ import annotations
 

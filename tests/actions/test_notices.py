@@ -1,4 +1,4 @@
-"""Who is told what: notice keys once each, and what a message says."""
+"""Recipients of messages: each notice key is sent once, and the content of a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.actions.findings import Running, finding
 
 
 class Kept(Notifier):
-    """Keeps notices; fails or waits as often as it is told to."""
+    """A notifier that keeps notices; its first calls fail or wait, as configured."""
 
     name = "kept"
 

@@ -1,4 +1,4 @@
-"""RequestStop: what it writes, how often, and what it leaves alone."""
+"""RequestStop: the request that it writes, the number of requests, and the runs that it leaves unchanged."""
 
 from __future__ import annotations
 

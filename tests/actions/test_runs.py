@@ -1,4 +1,4 @@
-"""Actions and a run of the rules: what is told when it is started again, breaks off, or must not write."""
+"""Actions and a run of the rules: messages after a restart, an interruption, and without write access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.trial.writer import RunWriter
 
 
 class Held:
-    """Does not come back from its call until it is let go."""
+    """An action whose call returns only after an event."""
 
     name = "kept"
     background = True
@@ -39,7 +39,7 @@ class Held:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A run that goes on, in which two tensors have exploded."""
+    """A live run in which two tensors have exploded."""
     writer = RunWriter(tmp_path / "run")
     for name in ("a", "b"):
         writer.add(name, np.array([1.0, float("nan")]), step=0, kind="weight")
@@ -49,7 +49,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def told(place: Path, state: Path, *actions: Any) -> list[str]:
-    """Judges once more and returns the problems."""
+    """Judge the run once more and return the problems."""
     return list(run(place, [ExplodingTensor()], actions=actions, state=state).problems)
 
 
@@ -77,7 +77,7 @@ def test_a_message_under_way_when_the_runner_was_killed_is_told_by_the_next_star
     state_file.before_poll()
     engine.step()
     assert held.begun.wait(60)
-    state_file.after_poll(engine.changed)  # and here it is killed
+    state_file.after_poll(engine.changed)  # the process is killed here
     second = Kept()
     told(place, tmp_path / "state", second)
     assert tensors(second) == [["a", "b"]]
@@ -97,7 +97,7 @@ def test_what_was_told_between_two_looks_is_saved_though_nothing_new_was_judged(
         for each in threading.enumerate():
             if each.name.startswith("tdcore action"):
                 each.join()
-        state_file.after_poll(engine.changed)  # and here it is killed
+        state_file.after_poll(engine.changed)  # the process is killed here
     second = Kept()
     told(place, tmp_path / "state", second)
     assert (tensors(kept), tensors(second)) == ([["a", "b"]], [])

@@ -1,4 +1,4 @@
-"""StopSageMakerJob with boto3 against a small service of our own: moto's jobs are over at once."""
+"""StopSageMakerJob with boto3 and a small local service, because jobs of moto end at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.s3.servers import KEYS
 
 
 class SageMaker:
-    """ListTrainingJobs, two to a page, and StopTrainingJob."""
+    """ListTrainingJobs, with two jobs per page, and StopTrainingJob."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, str] = {}

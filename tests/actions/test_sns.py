@@ -1,4 +1,4 @@
-"""Email and SMS against moto's SNS: one topic, one subscription per address, and what they get."""
+"""Email and SMS with moto's SNS: one topic, one subscription per address, and the messages of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Clients = Callable[[str], Any]
 
 @pytest.fixture
 def topic(aws: Clients, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
+    """Return the name of a topic for this test only."""
     return f"t{abs(hash(request.node.nodeid))}"
 
 
@@ -31,7 +31,7 @@ def subscriptions(aws: Clients, topic: str) -> list[tuple[str, str]]:
 
 
 def mailbox(aws: Clients, topic: str, address: str) -> Callable[[], list[dict[str, Any]]]:
-    """A queue on the topic that gets what the subscription of an address gets."""
+    """Subscribe a queue to the topic with the filter of this address; return a function that reads it."""
     sns, sqs = aws("sns"), aws("sqs")
     arn = sns.create_topic(Name=topic)["TopicArn"]
     url = sqs.create_queue(QueueName=topic)["QueueUrl"]
@@ -89,7 +89,7 @@ def test_an_existing_topic_can_be_given_by_its_arn(aws: Clients, topic: str) -> 
 
 
 class PendingSns:
-    """SNS as it is until an address has confirmed, which moto leaves out."""
+    """SNS before an address has confirmed its subscription, a state that moto does not implement."""
 
     def __init__(self) -> None:
         self.arn = "PendingConfirmation"

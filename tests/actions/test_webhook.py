@@ -1,4 +1,4 @@
-"""Webhook: what is posted, what is tried again, and that its URL is never shown."""
+"""Webhook: the posted content, retries, and that its URL is never shown."""
 
 from __future__ import annotations
 

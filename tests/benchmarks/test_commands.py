@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the names, and small real runs of the quick ones."""
+"""`python -m benchmarks`: the names, and small real runs of the fast benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU benchmark: what it plans, and a small run of it on the simulated device."""
+"""The GPU benchmark: its plan, and a small run on the simulated device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh: it keeps to its time, goes on after a failure, and says at the end what failed."""
+"""scripts/gpu_check.sh: it keeps its time limit, continues after a failure, and lists failures at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def check_in(folder: Path, *, budget: int, parts: str = "") -> subprocess.CompletedProcess[str]:
-    """A run whose outputs go to `folder`. Its PATH has no cmake, so that nothing is built."""
+    """Run gpu_check.sh with outputs in `folder`. Its PATH has no cmake, so that nothing is built."""
     tools = folder / "bin"
     tools.mkdir()
     (tools / "cmake").write_text("#!/bin/sh\necho 'no build in this test'\nexit 1\n")

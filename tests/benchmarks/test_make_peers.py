@@ -1,4 +1,4 @@
-"""The environments of the benchmarks' peers: exact, made once, and never missing silently."""
+"""The environments of the benchmarks' peers: exact versions, created once, and never silently missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = ROOT / "scripts" / "make_peers.py"
 
 @pytest.fixture
 def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, with a checkout of its own that has one peer, "wandb", which needs nothing."""
+    """The script, with its own checkout that has one peer, "wandb", without requirements."""
     spec = importlib.util.spec_from_file_location("make_peers", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -93,7 +93,7 @@ def test_an_unknown_peer_is_an_error_that_names_the_known_ones(
 
 
 def fake(peers: ModuleType, name: str) -> str:
-    """An environment that only looks like one."""
+    """A directory that only looks like an environment."""
     python: Path = peers.python_of(name)
     python.parent.mkdir(parents=True, exist_ok=True)
     python.touch()

@@ -1,4 +1,4 @@
-"""The S3 benchmark: what it computes and shows, and small measurements on real servers."""
+"""The S3 benchmark: its computations and output, and small measurements on real servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.slowdown import machine
 
 
 def measured(group: Group) -> dict[str, Any]:
-    """One round of it. Fails where a member did."""
+    """Run one round; fail if a member of the round failed."""
     result: dict[str, Any] = {"missing": {}, "errors": [], "groups": []}
     quiet = Console(file=io.StringIO())
     found = driver.measure_group(group, QUICK, 1, result, quiet)
@@ -70,7 +70,7 @@ def test_a_spread_holds_the_median_and_the_quartiles() -> None:
 def test_ratios_are_taken_within_a_round_so_that_a_slow_round_does_no_harm() -> None:
     rounds = {
         "a": [answer(0, seconds=2.0), answer(1, seconds=20.0), answer(2, seconds=2.0)],
-        "b": [answer(0, seconds=1.0), answer(1, seconds=10.0)],  # its third round failed
+        "b": [answer(0, seconds=1.0), answer(1, seconds=10.0)],  # the third round of this engine failed
     }
     ratio = numbers(rounds, "a", Column(title="", key="seconds", of="b"))
     assert ratio is not None
@@ -112,7 +112,7 @@ def test_a_worker_that_fails_is_an_error_with_its_last_line() -> None:
 @pytest.mark.parametrize("member", ["tdcore, obstore", "tdcore, aiobotocore", "boto3, threads", "s3fs"])
 def test_bytes_are_put_and_counted(member: str) -> None:
     if member == "s3fs":
-        pytest.importorskip("s3fs")  # of the extra `bench`, not of `test`
+        pytest.importorskip("s3fs")  # from the extra `bench`, not from `test`
     found = measured(Group(question="put", name="x", server="rclone http", members=(member,)))
     ((one,),) = found["members"].values()
     assert one["bytes"] == QUICK.put_bytes

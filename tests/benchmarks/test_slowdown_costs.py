@@ -1,4 +1,4 @@
-"""From step times to slowdowns: what the slowdown benchmark computes."""
+"""From step times to slowdowns: the computations of the slowdown benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pair(on: list[float], off: list[float], saved: list[int]) -> Pair:
 def result(
     *, step: float = 0.1, stall: float = 0.02, others: float = 0.0, interval: int = 2, **changes: Any
 ) -> dict[str, Any]:
-    """What a worker would say if each saved step took `stall` seconds longer."""
+    """Return the result of a worker whose saved steps take `stall` seconds longer."""
     of = cell(interval=interval)
     blocks = [
         {

@@ -1,4 +1,4 @@
-"""The slowdown benchmark as a whole: which cells, real workers, what is shown and written."""
+"""The slowdown benchmark as a whole: its cells, real workers, output and files."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_curve_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
 
 def test_a_panel_without_any_line_is_drawn_all_the_same(tmp_path: Path) -> None:
     rows = [row for row in flat_rows(summaries()) if row["tool"] == "smdebug"]
-    draw(rows, tmp_path / "curve")  # nothing of tdcore for the lower panel
+    draw(rows, tmp_path / "curve")  # the lower panel has no values of tdcore
     assert (tmp_path / "curve.png").exists()
 
 

@@ -1,1 +1,1 @@
-"""Fault campaigns: jobs that meet one misfortune after the other, and must lose and double nothing."""
+"""Fault campaigns: jobs with one fault after the other; they must not lose or duplicate a tensor."""

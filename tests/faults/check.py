@@ -1,7 +1,6 @@
-"""Checks the bucket after a job: every committed tensor once, with its bytes, and true totals.
+"""Checks the bucket after a job: every committed tensor is there once, with its bytes; totals are exact.
 
-Reads index files and segments with pyarrow and by their published layout, and then again through
-create_trial.
+Reads index files and segments with pyarrow by their documented layout, and then again through create_trial.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ Keys = frozenset[tuple[str, int]]  # name, step
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """kept: (name, step) of every tensor that is there. strays: objects that nothing needs."""
+    """Result of the checks.
+
+    kept: (name, step) of every complete tensor. strays: number of unneeded objects.
+    """
 
     kept: Keys
     dropped: int
@@ -43,7 +45,10 @@ class Checked:
 
 
 def check_bucket(objects: Objects, specs: Sequence[Spec], outcome: Outcome) -> Checked:
-    """objects: all of the run, by relative key. AssertionError says what is wrong."""
+    """Check the objects of the run. Raises AssertionError with the problem.
+
+    objects: all objects of the run, by relative key.
+    """
     live = _live(objects)
     rows = [row for place in live for row in _rows(objects, place)]
     kept = _check_payloads(objects, rows, {spec.name: spec for spec in specs})
@@ -57,18 +62,18 @@ def check_bucket(objects: Objects, specs: Sequence[Spec], outcome: Outcome) -> C
 
 
 def check_trial(url: str, specs: Sequence[Spec], checked: Checked, outcome: Outcome) -> None:
-    """The same tensors, read as a user would."""
+    """Check the same tensors through create_trial, as a user reads them."""
     trial = create_trial(url)
     try:
         known = set(trial.tensor_names())
-        assert known >= {name for name, _ in checked.kept}, "create_trial knows fewer tensors"
+        assert known >= {name for name, _ in checked.kept}, "create_trial has fewer tensors"
         for spec in (spec for spec in specs if spec.name in known):
             expected = {step for name, step in checked.kept if name == spec.name}
             tensor = trial.tensor(spec.name)
             found = tensor.values()
-            if outcome.lossy:  # then the last step is one that may still grow
+            if outcome.lossy:  # then the last step may be incomplete
                 found |= {step: tensor.value(step) for step in expected - set(found)}
-            assert set(found) == expected, f"create_trial gives other steps of {spec.name}"
+            assert set(found) == expected, f"create_trial returns other steps of {spec.name}"
             for step, data in found.items():
                 wanted = value(spec, step)
                 assert (data.dtype, data.shape) == (wanted.dtype, wanted.shape), (spec.name, step)
@@ -76,20 +81,22 @@ def check_trial(url: str, specs: Sequence[Spec], checked: Checked, outcome: Outc
         if not outcome.lossy:
             missing = trial.missing()
             assert {one.what for one in missing} <= {"gap"}, f"create_trial misses {missing}"
-            assert checked.dropped or not missing, f"create_trial misses {missing}, and nothing was dropped"
+            assert checked.dropped or not missing, (
+                f"create_trial has no {missing}, although nothing was dropped"
+            )
             assert trial.status == ("ended" if outcome.clean else "died"), trial.status
     finally:
         trial.close()
 
 
 def _live(objects: Objects) -> list[layout.FileRange]:
-    """Index files to read; checks that they lie end to end from 0."""
+    """Return the index files to read; check that their ticket ranges are contiguous from 0."""
     found = [layout.parse_index_key(key) for key in objects if key.startswith(layout.INDEX_PREFIX)]
-    assert all(found), "a foreign object lies under index/"
+    assert all(found), "index/ contains an object that is not an index file"
     live = layout.live_ranges(each for each in found if each is not None)
     following = 0
     for each in live:
-        assert (each.worker, each.attempt) == (_WORKER, 0), f"{each} is of nobody"
+        assert (each.worker, each.attempt) == (_WORKER, 0), f"{each} belongs to no worker of the job"
         assert each.first == following, f"hole or overlap before ticket {each.first}, expected {following}"
         following = each.last + 1
     return live
@@ -98,26 +105,30 @@ def _live(objects: Objects) -> list[layout.FileRange]:
 def _rows(objects: Objects, place: layout.FileRange) -> list[Row]:
     table = pq.read_table(pa.BufferReader(objects[place.index_key]))
     rows: list[Row] = table.select(_COLUMNS).to_pylist()
-    assert all(place.first <= row["ticket"] <= place.last for row in rows), f"{place} has rows of others"
+    assert all(place.first <= row["ticket"] <= place.last for row in rows), (
+        f"{place} has rows outside of its range"
+    )
     return rows
 
 
 def _check_payloads(objects: Objects, rows: Sequence[Row], specs: Mapping[str, Spec]) -> Keys:
-    """Every payload has its checksum and its value; returns the tensors that are there, whole."""
+    """Check the checksum and value of every payload; return the tensors with all their parts."""
     parts: defaultdict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
     times = Counter((row["name"], row["step"], row["part"]) for row in rows)
     assert not [key for key, count in times.items() if count > 1], "rows are there twice"
     whole: dict[tuple[str, int], int] = {}
     for row in rows:
         whole_row = row["status"] == "ok" and row["reason"] is None  # "degraded": only statistics
-        assert whole_row == (row["segment"] is not None), f"status and segment do not agree: {row}"
+        assert whole_row == (row["segment"] is not None), f"status and segment contradict each other: {row}"
         if row["segment"] is None:
             continue
         key = layout.segment_key(_WORKER, row["segment"])
-        assert key in objects, f"{row['name']} of step {row['step']}: its segment {key} is not there"
+        assert key in objects, f"{row['name']} of step {row['step']}: its segment {key} is missing"
         data = objects[key][row["offset"] : row["offset"] + row["nbytes"]]
         assert len(data) == row["nbytes"], f"{key} is too short for {row['name']} of step {row['step']}"
-        assert _core.crc32c(data) == row["crc32c"], f"{row['name']} of step {row['step']}: checksum"
+        assert _core.crc32c(data) == row["crc32c"], (
+            f"{row['name']} of step {row['step']} has a wrong checksum"
+        )
         parts[row["name"], row["step"]][row["part"]] = data
         whole[row["name"], row["step"]] = row["parts"]
     kept = {key for key, pieces in parts.items() if len(pieces) == whole[key]}
@@ -128,7 +139,7 @@ def _check_payloads(objects: Objects, rows: Sequence[Row], specs: Mapping[str, S
 
 
 def _check_steps(rows: Sequence[Row], kept: Keys, specs: Sequence[Spec], outcome: Outcome) -> None:
-    """Nothing was invented, and where nothing was dropped, everything is there."""
+    """Check that there are no extra steps, and that no tensor is missing where none was dropped."""
     steps = {row["step"] for row in rows}
     known = set(outcome.captured) | outcome.unsure
     assert steps <= known, f"steps were invented: {sorted(steps - known)[:10]}"
@@ -141,7 +152,7 @@ def _check_steps(rows: Sequence[Row], kept: Keys, specs: Sequence[Spec], outcome
         lost += [(step, name) for name in missing[left_out:]]
     given_up = (outcome.drops or {}).get("io_error", 0)
     if outcome.drops is not None and not outcome.unsure:
-        # A killed flusher may have counted what an upload without an answer had brought after all.
+        # A killed flusher may have counted a tensor as dropped although its upload succeeded.
         exact = given_up == len(lost) or (outcome.restarts and given_up > len(lost))
         assert exact, (
             f"{len(lost)} tensors are missing, {given_up} were counted as given up; missing are {lost}"
@@ -149,7 +160,7 @@ def _check_steps(rows: Sequence[Row], kept: Keys, specs: Sequence[Spec], outcome
 
 
 def _check_drops(end: Mapping[str, Any], kept: Keys, specs: Sequence[Spec], outcome: Outcome) -> int:
-    """Every tensor is kept or counted, exactly once; returns how many were dropped."""
+    """Check that every tensor is either kept or counted once; return the number of dropped tensors."""
     counted = {reason: drop["tensors"] for reason, drop in end["drops"].items() if drop["tensors"]}
     if outcome.drops is not None:
         assert counted == dict(outcome.drops), f"end/ counts {counted}, the ring {dict(outcome.drops)}"
@@ -168,7 +179,7 @@ def _check_drops(end: Mapping[str, Any], kept: Keys, specs: Sequence[Spec], outc
     in_gaps = [gap for gap in end["gaps"] if gap["reason"] == "io_error"]
     if all(gap["tensors"] is not None for gap in in_gaps):
         told = sum(gap["tensors"] for gap in in_gaps)
-        assert told == counted.get("io_error", 0), f"gaps tell of {told} tensors, counted were {counted}"
+        assert told == counted.get("io_error", 0), f"gaps have {told} tensors, the counters {counted}"
     return dropped
 
 
@@ -182,15 +193,17 @@ def _check_end(
         "payload_bytes": sum(row["nbytes"] for row in rows if row["segment"] is not None),
     }
     told = {name: totals[name] for name in true}
-    assert told == true, f"end/ says {told}, true is {true}"
-    assert end["clean"] == outcome.clean, f"end/ says clean is {end['clean']}"
-    assert end["flusher_restarts"] <= outcome.restarts, f"end/ says {end['flusher_restarts']} restarts"
+    assert told == true, f"end/ has {told}, expected {true}"
+    assert end["clean"] == outcome.clean, f"end/ has clean = {end['clean']}"
+    assert end["flusher_restarts"] <= outcome.restarts, (
+        f"end/ has {end['flusher_restarts']} restarts, at most {outcome.restarts} happened"
+    )
     assert end["last_step"] == max((row["step"] for row in rows), default=-1), "end/ has another last step"
     assert np.isfinite(end["ended_ns"])
 
 
 def _count_strays(objects: Objects, live: Sequence[layout.FileRange], rows: Sequence[Row]) -> int:
-    """Objects that nothing needs; AssertionError for those that no flusher writes."""
+    """Return the number of unneeded objects. Raises AssertionError for objects that no flusher writes."""
     needed = {place.index_key for place in live} | {layout.end_key(_WORKER, 0)} | _OTHER_FILES
     needed |= {layout.segment_key(_WORKER, row["segment"]) for row in rows if row["segment"]}
     strays = set(objects) - needed

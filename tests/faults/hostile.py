@@ -4,10 +4,10 @@
     python -m tests.faults.hostile --runs 100000 --one-command       more runs in the same time
     python -m tests.faults.hostile --seed 0 --first 41 --runs 1 --keep /tmp/here     one run of the sequence
 
-Of each run the commands must end by themselves, with one of their exit codes and without a traceback, print
-nothing that a terminal acts on, leave everything outside the run's folder as it was, and take a bounded
-amount of memory. The commands run in a child process; one that is silent for too long has hung. It is ended,
-and a new one goes on behind that run. Exit status 1 when anything is wrong.
+For each run the commands must end by themselves, with one of their exit codes and without a traceback, print
+no control characters of terminals, leave everything outside of the run's folder unchanged, and use a bounded
+amount of memory. The commands run in a child process. A child without output for too long is killed, and a
+new child continues with the next run. The exit status is 1 when any check fails.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tests.faults.mutations import healthy, written
 
 __all__ = ["Outcome", "campaign"]
 
-_HUNG_SECONDS = 120.0  # for the commands of one run, on a machine that does other things
-_CPU_SECONDS = 20.0  # of all commands of one run: four times what the patterns of one may take
-_GROWTH_BYTES = 400 << 20  # of the highest memory, by one run
-_LEAK_BYTES = 300 << 20  # of memory, by all runs of one child
+_HUNG_SECONDS = 120.0  # for the commands of one run, on a busy machine
+_CPU_SECONDS = 20.0  # for all commands of one run: four times the time limit for the patterns of a run
+_GROWTH_BYTES = 400 << 20  # growth of peak memory by one run
+_LEAK_BYTES = 300 << 20  # growth of memory by all runs of one child
 _RUNS_PER_CHILD = 2000
 _CODES = range(5)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -47,7 +47,7 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What came of a campaign. wrong: number of the run -> what is wrong with it. codes: of all commands."""
+    """Result of a campaign. wrong: number of the run -> failed checks. codes: exit codes of all commands."""
 
     runs: int = 0
     wrong: dict[int, list[str]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """A few lines."""
+        """Return the result as a few lines."""
         codes = ", ".join(f"{code}: {count:,}" for code, count in sorted(self.codes.items()))
         lines = [
             f"{self.runs:,} mutated runs in {self.seconds:.0f} s, {len(self.wrong)} wrong; exit codes {codes}"
@@ -68,9 +68,9 @@ class Outcome:
 def campaign(
     *, runs: int, seed: int, first: int = 0, one_command: bool = False, hung: float = _HUNG_SECONDS
 ) -> Outcome:
-    """Runs the runs `first` to `first + runs` of the sequence of a seed, in child processes.
+    """Check the runs `first` to `first + runs` of the sequence of a seed, in child processes.
 
-    one_command: each run is listed, looked at or judged, by chance, and not all of them.
+    one_command: each run is randomly listed, shown or judged, instead of all three.
     """
     outcome, start = Outcome(), time.monotonic()
     number, end = first, first + runs
@@ -81,7 +81,7 @@ def campaign(
 
 
 def _child(seed: int, first: int, end: int, one_command: bool, outcome: Outcome, hung: float) -> int:
-    """One child process; returns the number at which the next one begins."""
+    """Run one child process; return the number at which the next child begins."""
     command = [sys.executable, "-m", "tests.faults.hostile", "--child", f"--seed={seed}"]
     command += ["--one-command"] if one_command else []
     number = first
@@ -113,7 +113,7 @@ def _child(seed: int, first: int, end: int, one_command: bool, outcome: Outcome,
 
 
 def _lines(process: subprocess.Popen[bytes], hung: float) -> Iterator[bytes]:
-    """What the child reports, a line per run. TimeoutError when nothing comes for so many seconds."""
+    """Yield the lines of the child, one per run. Raises TimeoutError after `hung` seconds without output."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -134,7 +134,7 @@ def _lines(process: subprocess.Popen[bytes], hung: float) -> Iterator[bytes]:
 def _run_all(seed: int, first: int, runs: int, one_command: bool, keep: Path | None) -> None:
     reports = sys.stdout
     _build_commands_once()
-    gc.freeze()  # a fifth faster: what is imported is not searched again and again
+    gc.freeze()  # saves a fifth of the time: imported modules are not searched again
     with tempfile.TemporaryDirectory(prefix="tdcore-hostile-") as folder:
         files = healthy(Path(folder))
         baseline = 0
@@ -188,7 +188,10 @@ def _run_one(
 
 
 def _commands(root: Path, state: Path, rng: random.Random, one_command: bool) -> list[list[str]]:
-    """The listing of the folder above, one other look, and one or two judgements; or one of these three."""
+    """Return commands: a list of the parent folder, a command that shows the run, and one or two judgements.
+
+    one_command: only one of these three parts.
+    """
     run = str(root)
     looks = [["ls", run], ["ls", run, "--json"], ["show", run], ["show", run, "fc.weight", "--json"]]
     by_user = ["-r", "all_zero:tensor_regex=.", "-r", "exploding_tensor", "--ended"]
@@ -206,7 +209,7 @@ def _commands(root: Path, state: Path, rng: random.Random, one_command: bool) ->
 
 
 def _command(arguments: list[str]) -> tuple[int, str, str]:
-    """Exit code, what was printed, and what is wrong: an exception other than the end of the command."""
+    """Run a command; return its exit code, its output, and an exception that escaped, as text."""
     from tdcore.cli import main
 
     printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
@@ -228,7 +231,10 @@ def _command(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def _build_commands_once() -> None:
-    """Typer makes the commands anew with every call, which takes longer than most of them run."""
+    """Build the Typer commands once.
+
+    Typer builds them in each call, which takes longer than most commands.
+    """
     import typer
 
     from tdcore.cli import app as module
@@ -250,12 +256,12 @@ def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def _memory() -> int:
-    """Resident bytes."""
+    """Return the resident memory, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def _highest() -> int:
-    """The most resident bytes so far."""
+    """Return the peak of the resident memory, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -264,8 +270,8 @@ def _main() -> int:
     parser.add_argument("--runs", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first run of the sequence")
-    parser.add_argument("--keep", type=Path, help="a new folder in which one run stays")
-    parser.add_argument("--one-command", action="store_true", help="one command for each run, by chance")
+    parser.add_argument("--keep", type=Path, help="a new folder in which one run is kept")
+    parser.add_argument("--one-command", action="store_true", help="one random command for each run")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child or given.keep is not None:

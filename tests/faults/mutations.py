@@ -1,7 +1,7 @@
-"""Mutations: random changes of the folder of a run, as another user could make them.
+"""Mutations: random changes in the folder of a run, as another user could make them.
 
-`healthy` makes a run as bytes, `written` writes it to a folder with one to four mutations. Nothing is changed
-outside of that folder.
+`healthy` returns a run as bytes; `written` writes it to a folder and applies one to four mutations. Nothing
+outside of that folder changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.trial.writer import RunWriter, index_bytes
 
 __all__ = ["healthy", "written"]
 
-_MAX_BYTES = 64 << 20  # of a file that is mutated once more
+_MAX_BYTES = 64 << 20  # of a file that is mutated again
 _SLOW = "(a+)+$"
 _ESCAPES = "w\x1b]0;title\x07\x1b[2J\x9b31m\nattempt 7: closed\u202egpj"
 _TEXTS = [
@@ -66,7 +66,7 @@ _IMPOSSIBLE = (
 
 
 def healthy(scratch: Path) -> dict[str, bytes]:
-    """The files of a run with two workers, rules, collections, notes, findings and requests."""
+    """Return the files of a run with two workers, rules, collections, notes, findings and requests."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         root = Path(folder) / "run"
         for worker in ("worker_0", "worker_1"):
@@ -96,7 +96,10 @@ def healthy(scratch: Path) -> dict[str, bytes]:
 
 
 def written(files: dict[str, bytes], root: Path, outside: Path, rng: random.Random) -> list[str]:
-    """Writes the run to `root`, mutated; returns what was done, in words. outside: where links may lead."""
+    """Write the run to `root`, mutate it, and return the applied mutations as text.
+
+    outside: target of links.
+    """
     for key, data in files.items():
         path = root / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +112,7 @@ def written(files: dict[str, bytes], root: Path, outside: Path, rng: random.Rand
         try:
             done.append(f"{mutation.__name__.strip('_')} {key}: {mutation(path, outside, rng)}")
         except _IMPOSSIBLE:
-            continue  # another mutation has made it impossible
+            continue  # impossible after another mutation
     return done
 
 
@@ -117,7 +120,7 @@ def written(files: dict[str, bytes], root: Path, outside: Path, rng: random.Rand
 
 
 def _bytes(path: Path) -> bytes:
-    """What a plain, small file holds. ValueError for what another mutation has made of it."""
+    """Return the content of a small regular file. Raises ValueError for other files."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
         raise ValueError(path)
@@ -198,7 +201,7 @@ def _folder(path: Path, outside: Path, rng: random.Random) -> str:
     return kind
 
 
-# What is in them. ---------------------------------------------------------------------------------------
+# Contents of files. -------------------------------------------------------------------------------------
 
 
 def _value(rng: random.Random, depth: int = 0) -> Any:
@@ -220,7 +223,7 @@ def _value(rng: random.Random, depth: int = 0) -> Any:
 
 
 def _field(path: Path, outside: Path, rng: random.Random) -> str:
-    """Another value in a document, or a field more."""
+    """Change a value of a document, or add a field."""
     place: Any = json.loads(_bytes(path))
     document = place
     where: list[Any] = []
@@ -242,7 +245,7 @@ def _field(path: Path, outside: Path, rng: random.Random) -> str:
 
 
 def _pattern(path: Path, outside: Path, rng: random.Random) -> str:
-    """A pattern of the run: in a collection, or in a rule that the run names."""
+    """Change a pattern of the run: in a collection, or in a rule that the run lists."""
     root = next(parent for parent in path.parents if (parent / "run.json").exists())
     pattern = rng.choice(_PATTERNS)
     key = rng.choice(["collections.json", "collections/worker_1.json", "run.json"])
@@ -260,11 +263,11 @@ def _pattern(path: Path, outside: Path, rng: random.Random) -> str:
 
 
 def _attempts(path: Path, outside: Path, rng: random.Random) -> str:
-    """Very many attempts, or odd ones."""
+    """Add very many attempts, or attempts with odd values."""
     root = next(parent for parent in path.parents if (parent / "run.json").exists())
     document = json.loads(_bytes(root / "run.json"))
     numbers = rng.choice([range(99), range(50, 100, 7), [0, 0], [9999], [10_000], [-1]])
-    if rng.random() < 0.04:  # each costs a second
+    if rng.random() < 0.04:  # reading each attempt takes a second
         numbers = rng.choice([range(9999), range(5000, 10_000, 7), range(20_000)])
     document["attempts"] = [{**document["attempts"][0], "attempt": number} for number in numbers]
     (root / "run.json").write_text(json.dumps(document))
@@ -289,7 +292,7 @@ _COLUMNS: dict[str, list[Any]] = {
 
 
 def _rows(path: Path, outside: Path, rng: random.Random) -> str:
-    """Other values in rows of an index file."""
+    """Change values in rows of an index file."""
     root = next(parent for parent in path.parents if (parent / "run.json").exists())
     index = rng.choice(sorted((root / "index").rglob("*.parquet")))
     rows = pq.read_table(io.BytesIO(_bytes(index))).to_pylist()

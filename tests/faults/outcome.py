@@ -1,4 +1,4 @@
-"""What a job says of itself when it is over, and what became of the scenario."""
+"""The result of a job after its end, and the result of its scenario."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Outcome", "Result"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """captured: step -> tensors that the capture left out.
+    """Result of a job. captured: step -> number of tensors that the capture left out.
 
-    unsure: steps that may be there, whole or in part: their capture was interrupted. clean: the trainer
-    closed the ring. drops: tensors by reason; None if no process is left to report them. lossy: the last
-    flusher was killed with the trainer, or found no place for the rest, so what was only in the ring is gone.
-    storage: retries, spooled_objects and spooled_bytes of all flushers, where they can be asked.
+    unsure: steps that may be there, completely or in part, because their capture was interrupted. clean: the
+    trainer closed the ring. drops: number of tensors by reason; None if no process was left to report them.
+    lossy: the last flusher was killed with the trainer, or had to drop the rest, so records in the ring are
+    lost. storage: retries, spooled_objects and spooled_bytes of all flushers, if these can be read.
     """
 
     captured: Mapping[int, int]
@@ -29,7 +29,7 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Result:
-    """One scenario, for the summary."""
+    """Result of one scenario, for the summary."""
 
     number: int
     replay: str

@@ -1,4 +1,7 @@
-"""Plays one scenario: its servers, its job, what is left, and the checks. Nothing leaves 127.0.0.1."""
+"""Plays one scenario: its servers, its job, the upload of remaining objects, and the checks.
+
+Uses 127.0.0.1 only.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _UPLOAD_SECONDS = 60
 
 
 class Stage:
-    """The servers of many scenarios, one after the other; a context manager."""
+    """Servers for many scenarios, one after the other; a context manager."""
 
     def __init__(self) -> None:
         self._open = contextlib.ExitStack()
@@ -55,7 +58,7 @@ class Stage:
         self._open.close()
 
     def play(self, scenario: Scenario) -> Result:
-        """What became of it; never raises for a failure."""
+        """Play a scenario and return its result; failures are stored in the result, not raised."""
         result = Result(number=scenario.number, replay=scenario.replay, processes=scenario.processes)
         begun = time.monotonic()
         printed = io.StringIO()
@@ -149,7 +152,7 @@ def _job(
 
 
 def _upload(scenario: Scenario, spools: Path) -> int:
-    """Brings what is left to the bucket; objects that were left."""
+    """Upload the remaining objects to the bucket; return their number."""
     left = find_spools(spools)
     if not left:
         return 0
@@ -176,7 +179,7 @@ def _upload(scenario: Scenario, spools: Path) -> int:
 
 
 def _wait_until_free(lock: Path) -> None:
-    """A process that was killed holds its files until the last of its threads has ended."""
+    """Wait until a killed process has released its files, which happens when its last thread has ended."""
     with lock.open("a") as file:
         for _ in range(100):
             with contextlib.suppress(BlockingIOError):
@@ -193,12 +196,12 @@ def _files(folder: Path) -> dict[str, bytes]:
 def _check_secrets(what: str, texts: Mapping[str, bytes]) -> None:
     for name, text in texts.items():
         for secret in _SECRETS:
-            assert secret.encode() not in text, f"{what}: {name} holds a secret"
+            assert secret.encode() not in text, f"{what}: {name} contains a secret"
 
 
 @contextlib.contextmanager
 def _recorded(printed: io.StringIO) -> Iterator[None]:
-    """Takes what is printed and logged."""
+    """Record printed and logged text."""
     handler = logging.StreamHandler(printed)
     root = logging.getLogger()
     before = root.level

@@ -1,4 +1,4 @@
-"""A job of real processes: a trainer with its session, and its flusher; either of them gets SIGKILL."""
+"""A job of real processes: a trainer with its session, and its flusher; the job kills them with SIGKILL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.s3.servers import ROOT
 __all__ = ["ProcessJob", "storage_of"]
 
 _FLUSHER = "tdcore.flusher.main"
-_SECONDS = 90.0  # nothing takes so long unless something is broken
+_SECONDS = 90.0  # no step takes this long unless something is broken
 _LOOK_SECONDS = 0.02
 _MOST_STEPS = 400
 _END_SECONDS = 2.0  # how long a job waits for a service that is away
@@ -38,16 +38,16 @@ class ProcessJob:
     def __init__(self, scenario: Scenario, url: str, folder: Path) -> None:
         self.scenario = scenario
         self.url = url
-        self._spools = str(folder)  # no other run's flusher has it in its command line
+        self._spools = str(folder)  # only flushers of this run have it in their command line
         self._ledger = folder / "ledger.txt"
         self._report = folder / "report.json"
         self._output = folder / "output.txt"
         self._trainer: subprocess.Popen[bytes] | None = None
         self._killed: set[int] = set()
-        self._flushers: dict[int, psutil.Process] = {}  # all that were ever seen
+        self._flushers: dict[int, psutil.Process] = {}  # all flushers of this job
 
     def run(self, weather: Weather) -> Outcome:
-        """From the first step to the end of the last process."""
+        """Run from the first step to the end of the last process."""
         trainer = self._trainer = self._start()
         try:
             self._train(trainer, weather)
@@ -59,7 +59,7 @@ class ProcessJob:
         return self._outcome()
 
     def output(self) -> str:
-        """What trainer and flushers have printed."""
+        """Return the output of trainer and flushers."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -99,16 +99,16 @@ class ProcessJob:
             )
 
     def _train(self, trainer: subprocess.Popen[bytes], weather: Weather) -> None:
-        """Until all steps are done and every fault has struck."""
+        """Train until all steps are done and every fault has struck."""
         kills = list(self.scenario.kills)
         deadline = time.monotonic() + _SECONDS
         allowed = self.scenario.steps
         assert trainer.stdin is not None
         while True:
-            assert time.monotonic() < deadline, f"the trainer stands still: {self.output()[-2000:]}"
+            assert time.monotonic() < deadline, f"the trainer makes no progress: {self.output()[-2000:]}"
             assert trainer.poll() is None, f"the trainer ended: {self.output()[-2000:]}"
             done = len(self._captured())
-            if done:  # the run is there: before, its claim would fail, and rightly so
+            if done:  # the run exists; before the first step a fault would make its claim fail
                 weather.look(done)
             if kills and kills[0].step <= done and self._kill_flusher():
                 kills.pop(0)
@@ -127,7 +127,7 @@ class ProcessJob:
             trainer.stdin.close()
             assert trainer.wait(_SECONDS) == 0, f"the trainer failed: {self.output()[-2000:]}"
             return
-        trainer.send_signal(signal.SIGSTOP)  # so that it starts no flusher that we do not know
+        trainer.send_signal(signal.SIGSTOP)  # so that the trainer starts no further flusher
         time.sleep(_LOOK_SECONDS)
         self._kill_flusher(look_only=True)
         trainer.kill()
@@ -141,7 +141,7 @@ class ProcessJob:
             trainer.stdin.close()
 
     def _kill_flusher(self, look_only: bool = False) -> bool:
-        """SIGKILL to the flusher that serves the ring now; False when there is none."""
+        """Kill the flusher that serves the ring; return False if there is none."""
         assert self._trainer is not None
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self._trainer.pid).children():
@@ -156,7 +156,7 @@ class ProcessJob:
         return False
 
     def _find_orphans(self) -> None:
-        """One that was started in the trainer's last moment was not among its children yet."""
+        """Find flushers that the trainer started just before its death, which are not known yet."""
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if any(_FLUSHER in word for word in words) and any(self._spools in word for word in words):
@@ -172,7 +172,7 @@ class ProcessJob:
             time.sleep(_LOOK_SECONDS)
 
     def _stop(self) -> None:
-        """Leaves no process behind, whatever happened."""
+        """Kill all remaining processes."""
         if self._trainer is not None and self._trainer.poll() is None:
             self._kill_flusher(look_only=True)
             self._trainer.kill()
@@ -201,7 +201,7 @@ class ProcessJob:
 
 
 def storage_of(objects: Mapping[str, bytes]) -> dict[str, int]:
-    """Retries and spooled bytes of a job of processes, as far as its end/ tells."""
+    """Return retries and spooled bytes of a job of processes, from its end file."""
     end: dict[str, Any] = json.loads(objects.get(end_key("worker_0", 0), b"{}"))
     storage = end.get("storage") or {"retries": {}, "spooled": {"objects": 0, "bytes": 0}}
     return {

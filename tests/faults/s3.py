@@ -1,11 +1,11 @@
-"""The fault campaign of S3: seeded jobs against a strict S3 server behind a proxy that makes faults.
+"""The fault campaign of S3: seeded jobs and a strict S3 server behind a proxy that makes faults.
 
-    python -m tests.faults.s3 --scenarios 1000 --jobs 2      a campaign; exit code 1 when one fails
-    python -m tests.faults.s3 --seed 0 --only 17             one scenario of it again
+    python -m tests.faults.s3 --scenarios 1000 --jobs 2      a campaign; exit code 1 when a scenario fails
+    python -m tests.faults.s3 --seed 0 --only 17             repeats one scenario of it
 
-After each: every tensor that was captured and not counted as dropped is in the bucket, if need be after
-`tdcore upload`, once, with its bytes; totals, gaps and drops are exact (a killed flusher may have counted as
-dropped what had arrived, never the other way round); no secret was printed or written.
+After each job, every captured tensor that is not counted as dropped is in the bucket exactly once, with its
+bytes, if necessary after `tdcore upload`. Totals, gaps and drops are exact, except that a killed flusher may
+have counted a stored tensor as dropped. No secret was printed or written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _stage: Stage | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plays a campaign and prints its summary."""
+    """Play a campaign and print its summary."""
     options = _options(arguments)
     numbers = [options.only] if options.only is not None else range(options.scenarios)
     results: list[Result] = []
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary(results: Sequence[Result]) -> list[str]:
-    """Lines of the table."""
+    """Return the lines of the summary."""
     struck: Counter[str] = Counter()
     idle: Counter[str] = Counter()
     for result in results:
@@ -86,13 +86,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="play this scenario alone")
     parser.add_argument("--json", type=Path, help="write every result to this file")
-    parser.add_argument("--jobs", type=int, default=2, help="processes that play at the same time")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel processes")
     return parser.parse_args(arguments)
 
 
 def _played(seed: int, numbers: Sequence[int], jobs: int) -> Iterator[Result]:
-    """Results as they come."""
-    context = multiprocessing.get_context("spawn")  # a fork of a process that has used obstore hangs
+    """Yield results in the order in which scenarios end."""
+    context = multiprocessing.get_context("spawn")  # a forked child of a process that has used obstore hangs
     pool = ProcessPoolExecutor(min(jobs, len(numbers)), mp_context=context, initializer=_die_with_parent)
     with pool:
         for future in as_completed([pool.submit(_play, seed, number) for number in numbers]):
@@ -100,12 +100,12 @@ def _played(seed: int, numbers: Sequence[int], jobs: int) -> Iterator[Result]:
 
 
 def _die_with_parent() -> None:
-    """A killed campaign leaves no process running."""
+    """End this process when its parent dies, so that a killed campaign leaves no process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _play(seed: int, number: int) -> Result:
-    """In a process of the pool, whose servers live as long as it does."""
+    """Play a scenario in a process of the pool; the servers live as long as this process."""
     global _stage
     if _stage is None:
         _stage = Stage().__enter__()

@@ -1,4 +1,4 @@
-"""Scenario: what happens to one job, drawn from a seed and a number, and the same each time."""
+"""Scenario: the faults of one job, drawn from a seed and a number; the same seed gives the same faults."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ["Kill", "Scenario", "draw"]
 
 _KIB = 1024
 _MIB = 1024 * _KIB
-_PROCESSES_EVERY = 6  # one scenario in so many is made of real processes
+_PROCESSES_EVERY = 6  # one scenario in this many consists of real processes
 _PROXY_KINDS: tuple[Kind, ...] = (
     *("delay", "throttle", "reset", "close"),
     *("half_close", "stall", "answer", "flip"),
 )
-_LONG = ("refuse", "down", "denied", "missing_bucket", "expired")  # the service takes nothing meanwhile
+# faults during which the service takes no objects
+_LONG = ("refuse", "down", "denied", "missing_bucket", "expired")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """SIGKILL of the flusher, at `step` or, where it can be told, so many operations of its sink later."""
+    """SIGKILL of the flusher at `step`; on threads, after this number of further operations of its sink."""
 
     step: int
     operations: int = 0
@@ -33,12 +34,13 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One job and what it meets.
+    """One job and its faults.
 
-    processes: trainer and flusher are processes, as in a real job; otherwise threads, and times are shorter.
-    steps: at least; it goes on until every fault has struck. spool_bytes: limit of the spool. death: of the
-    trainer: "" closes in good order, "trainer" is killed, "both" takes the flusher along. command: what is
-    left is brought by `tdcore upload` rather than by its function.
+    processes: trainer and flusher are processes, as in a real job; otherwise threads, with shorter pauses.
+    steps: minimum number of steps; the job continues until every fault has struck.
+    spool_bytes: limit of the spool.
+    death: of the trainer: "" closes normally, "trainer" is killed, "both" kills the flusher, too.
+    command: `tdcore upload` uploads the remaining objects, instead of the function upload().
     """
 
     seed: int
@@ -63,25 +65,25 @@ class Scenario:
 
     @property
     def replay(self) -> str:
-        """The command that does it again."""
+        """The command that repeats this scenario."""
         return f"python -m tests.faults.s3 --seed {self.seed} --only {self.number}"
 
     @property
     def away_at_end(self) -> bool:
-        """Whether the service is away until the job is over."""
+        """Whether the service is unavailable until the job has ended."""
         return any(episode.outlives for episode in self.episodes)
 
     @property
     def may_give_up(self) -> bool:
-        """Whether the flusher may find no place for the last records: no service, and a full spool.
+        """Whether the flusher may have to drop the last records: no service, and a full spool.
 
-        A flusher on a thread then gets a successor; one that is a process is the last.
+        A flusher on a thread is then followed by another flusher; a flusher process is the last one.
         """
         return self.processes and self.away_at_end and self.spool_bytes <= _MIB
 
 
 def draw(seed: int, number: int) -> Scenario:
-    """Scenario `number` of the campaign with this seed."""
+    """Draw scenario `number` of the campaign with this seed."""
     random_ = random.Random(f"{seed}/{number}")
     processes = number % _PROCESSES_EVERY == _PROCESSES_EVERY - 1
     steps = random_.randrange(12, 50)
@@ -108,14 +110,15 @@ def draw(seed: int, number: int) -> Scenario:
         merged_bytes=random_.choice([64, 1024, 65536]) * _KIB,
         spool_bytes=(_MIB if processes else random_.choice([48, 200, 600]) * _KIB) if tiny else 1024 * _MIB,
         episodes=episodes,
-        kills=() if rotated else _kills(random_, steps, processes),  # the next one would have the new token
+        # the next flusher would have the new token
+        kills=() if rotated else _kills(random_, steps, processes),
         death=death,
         command=random_.random() < 0.2,
     )
 
 
 def _specs(random_: random.Random) -> tuple[Spec, ...]:
-    """Few or many, small or large; together at most about 300 KB, in the mean 40 KB."""
+    """Draw one to eight small or large tensors; together at most about 300 KB, on average 40 KB."""
     count = random_.randrange(1, 9)
     budget = int(2000 * 150 ** random_.random())
     return tuple(
@@ -137,10 +140,10 @@ def _kills(random_: random.Random, steps: int, processes: bool) -> tuple[Kill, .
 
 
 def _episodes(random_: random.Random, steps: int, processes: bool) -> tuple[Episode, ...]:
-    """One to four different faults, sometimes with one at the end that outlives the job."""
+    """Draw one to four different faults, sometimes with a last fault that outlives the job."""
     kinds = [*CODES, *COUNTED, "latency", "down", *_PROXY_KINDS]
     if processes:
-        kinds.remove("rotated")  # the environment of a process that runs cannot be changed
+        kinds.remove("rotated")  # the environment of a running process cannot be changed
     drawn = random_.sample(kinds, random_.randrange(1, 5))
     if "rotated" in drawn and "expired" in drawn:
         drawn.remove("expired")

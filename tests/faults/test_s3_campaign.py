@@ -1,4 +1,4 @@
-"""The fault campaign of S3, as long as CI can afford. By hand: python -m tests.faults.s3 --scenarios 1000."""
+"""A short S3 fault campaign for CI. By hand: python -m tests.faults.s3 --scenarios 1000."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.s3.fault import KINDS
 from tests.s3.servers import ROOT
 
 SCENARIOS = 102
-SECONDS = 1500  # far more than it takes: 200 s on two quiet cores, 500 on busy ones
+SECONDS = 1500  # the test takes 200 s on two idle cores, 500 s on busy ones
 
 
 def test_a_scenario_is_the_same_each_time_it_is_drawn() -> None:

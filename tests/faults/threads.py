@@ -1,6 +1,6 @@
 """A job in this process: the ring, a trainer's captures, and a flusher on a thread that can be killed.
 
-Times are a tenth of those of a real job, so that a hundred jobs take minutes.
+Time-outs and pauses are a tenth of those of a real job, so that a hundred jobs take minutes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = ["ThreadJob", "short_times"]
 _WORKER = "worker_0"
 _JOIN_SECONDS = 60.0
 _MOST_STEPS = 400
-_CALM_PAUSE = 0.05  # between steps that only wait for a fault to strike
+_CALM_PAUSE = 0.05  # between steps in which the job only waits for a fault
 
 
 @contextlib.contextmanager
 def short_times() -> Iterator[None]:
-    """Pauses of the uploader at a tenth of what they are."""
+    """Reduce the pauses of the uploader to a tenth."""
     with (
         mock.patch("tdcore.sinks.uploader._PAUSE_SECONDS", 0.1),
         mock.patch("tdcore.sinks.uploader._MAX_PAUSE_SECONDS", 0.5),
@@ -56,17 +56,17 @@ def short_times() -> Iterator[None]:
 
 
 class Doom:
-    """Tells a flusher when to die: at once, or so many operations of its sink after it was told."""
+    """Simulated SIGKILL for a flusher: at once, or after a number of operations of its sink."""
 
     def __init__(self) -> None:
         self._left: int | None = None
 
     def strike(self, operations: int) -> None:
-        """From another thread."""
+        """Kill the flusher after this many operations; called from another thread."""
         self._left = operations
 
     def now(self, *, operation: bool = False) -> None:
-        """A place where a kill can strike. Raises Killed."""
+        """Raise Killed if the flusher is to die here."""
         if self._left is None:
             return
         if operation:
@@ -75,14 +75,14 @@ class Doom:
             raise Killed
 
     def idle(self, seconds: float = 0.0) -> None:
-        """A place where the flusher waits: here a kill strikes that has found no operation for long."""
+        """Mark a place where the flusher waits; a kill that waits for operations may happen here."""
         if self._left is not None and self._left > 0 and random.random() < 0.05:
             self._left = 0
         self.now()
 
 
 class _DeadlySink(SpooledSink):
-    """Dies before or after any of its operations."""
+    """A sink that dies before or after any of its operations."""
 
     doom: Doom
 
@@ -109,7 +109,7 @@ class _DeadlySink(SpooledSink):
 
 
 class _FlusherThread:
-    """The flusher on a thread; one that was killed is followed by another, as the supervisor has it."""
+    """A flusher on a thread; after a kill another flusher starts, as under the supervisor."""
 
     def __init__(self, job: ThreadJob) -> None:
         self.killed = 0
@@ -125,7 +125,10 @@ class _FlusherThread:
         self._doom.strike(operations)
 
     def join(self) -> bool:
-        """What the last flusher's run() gave. Raises what one died of, if that was not a kill."""
+        """Return the result of the last flusher's run().
+
+        Raises the error of a flusher that was not killed.
+        """
         self._thread.join(_JOIN_SECONDS)
         assert not self._thread.is_alive(), f"the flusher did not end: {_stacks()}"
         if self._error is not None:
@@ -175,7 +178,7 @@ class ThreadJob:
         self.url = url
         self.spools = folder
         self.spool = folder / "0000"
-        self.dead = False  # the trainer
+        self.dead = False  # the trainer is dead
         self.options = _options(scenario)
         self.ring = _core.Ring(
             data_bytes=scenario.ring_bytes,
@@ -183,12 +186,12 @@ class ThreadJob:
             policy=scenario.policy,
             block_timeout_seconds=20.0,
         )
-        self._captured: dict[int, int] = {}  # step: tensors left out
+        self._captured: dict[int, int] = {}  # step: number of tensors that the capture left out
         self._reports: list[dict[str, object]] = []
         self._restarts = 0
 
     def open_sink(self) -> _DeadlySink:
-        """What open_destination() would return, with shorter times."""
+        """Return the sink of open_destination(), with shorter pauses."""
         spool = Spool(
             self.spool, url=self.url, limit_bytes=self.scenario.spool_bytes, worker=_WORKER, attempt=0
         )
@@ -201,11 +204,11 @@ class ThreadJob:
         )
 
     def note(self, report: dict[str, object]) -> None:
-        """A flusher has ended, this way or the other."""
+        """Record the report of a flusher that has ended or was killed."""
         self._reports.append(report)
 
     def run(self, weather: Weather) -> Outcome:
-        """From the first step to the end, whatever the weather."""
+        """Run from the first step to the end, under these faults."""
         self._claim()
         flushers = [_FlusherThread(self)]
         self._train(flushers[0], weather)
@@ -215,7 +218,7 @@ class ThreadJob:
             self.ring.set_closing()
         done = flushers[0].join()
         weather.clear()
-        if not done:  # it timed out, and the ring still exists
+        if not done:  # the flusher timed out, and the ring still exists
             self.options = replace(self.options, end_deadline=timedelta(seconds=15))
             flushers.append(_FlusherThread(self))
             assert flushers[-1].join(), "a flusher stops although nothing blocks it"
@@ -272,7 +275,7 @@ class ThreadJob:
 
 
 def _stacks() -> str:
-    """Where every thread is."""
+    """Return the stacks of all threads."""
     frames = sys._current_frames().values()
     return "\n".join("".join(traceback.format_stack(frame)[-4:]) for frame in frames)
 

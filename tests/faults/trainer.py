@@ -1,10 +1,10 @@
-"""A trainer as a process of its own. Started by processes.py with one JSON argument:
+"""A trainer in its own process, started by processes.py with one JSON argument.
 
     {"out": "s3://...", "ledger": FILE, "report": FILE, "steps": 40, "pause": 0.01, "specs": [...],
      "ring": {...RingConfig...}, "options": {...FlusherOptions as JSON...}, "close_seconds": 5}
 
-The ledger gets one line per capture, "step left_out", before the next one begins. From then on it goes by its
-stdin: each line allows one more step than `steps`; the end of stdin means to close.
+The ledger gets one line per capture, "step left_out", before the next capture begins. After `steps` steps the
+trainer reads its stdin: each line allows one more step; the end of stdin means to close.
 """
 
 from __future__ import annotations

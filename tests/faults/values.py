@@ -1,4 +1,4 @@
-"""The tensors of the campaign's trainers: each value follows from name and step, so it can be made again."""
+"""The tensors of the campaign's trainers: name and step determine each value."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Spec:
 
     @property
     def size(self) -> int:
-        """Bytes of one value."""
+        """Size of one value, in bytes."""
         return self.elements * np.dtype(self.dtype).itemsize
 
 
 def value(spec: Spec, step: int) -> npt.NDArray[Any]:
-    """What `spec` is at `step`."""
+    """Return the value of `spec` at `step`."""
     start = np.uint64(zlib.crc32(spec.name.encode()) + 7919 * step)
     words = (np.arange(spec.elements, dtype=np.uint64) * np.uint64(2654435761) + start) % np.uint64(1 << 32)
     if spec.dtype == "float16":
-        words %= np.uint64(2000)  # what it can hold
+        words %= np.uint64(2000)  # the largest integers that float16 represents exactly
     elif spec.dtype == "uint8":
         words >>= np.uint64(9)
     made: npt.NDArray[Any] = words.astype(spec.dtype)
@@ -53,6 +53,6 @@ class Tap:
         self._flags = np.full(len(specs), _WANT_ALL, dtype=np.uint8)
 
     def __call__(self, step: int) -> int:
-        """Number of tensors that were not kept as asked."""
+        """Capture a step; return the number of tensors that were not kept as requested."""
         values = [value(spec, step) for spec in self._specs]
         return int(self._ring.capture(values, self._ids, self._flags, step, 1, step))

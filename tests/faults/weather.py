@@ -1,6 +1,6 @@
 """Weather: the faults of one scenario. Each fault lasts until it has had an effect.
 
-Threads: one, that of the scenario.
+Threads: the thread of the scenario.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.s3.stub.settings import Settings
 
 __all__ = ["CODES", "COUNTED", "TOKENS", "Episode", "Weather"]
 
-# What the stub answers while a fault lasts, and which of its settings count down.
+# Answers of the stub while a fault lasts, and those of its settings that count down.
 CODES: dict[str, tuple[str, ...]] = {
     "slow_down": ("SlowDown",),
     "errors": ("InternalError", "TooManyRequests", "RequestTimeout"),
@@ -34,15 +34,15 @@ COUNTED = ("hang", "corrupt_bodies", "lose_replies", "reset_replies")
 TOKENS = ("session-token-of-before", "session-token-of-after")
 
 _LOOK_SECONDS = 0.15
-_PATIENCE_SECONDS = 8.0  # a fault that has not struck by then has found nothing to strike
+_PATIENCE_SECONDS = 8.0  # after this time a fault counts as without effect
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
     """One fault.
 
-    It begins before `step` and is over when it has lasted `seconds` and struck `strikes` times.
-    settings: of the stub meanwhile. fault: of the proxy. outlives: it lasts until the job is over.
+    It begins before `step` and ends when it has lasted `seconds` and struck `strikes` times. settings:
+    settings of the stub meanwhile. fault: fault of the proxy. outlives: it lasts until the job has ended.
     """
 
     kind: str
@@ -59,36 +59,36 @@ class _Active:
 
     def __init__(self, episode: Episode, before: int) -> None:
         self.episode = episode
-        self.before = before  # evidence of earlier ones
+        self.before = before  # evidence of earlier faults of the kind
         self.begun = self.asked = time.monotonic()
         self.struck = 0
 
 
 class Weather:
-    """The `episodes`, on a stub and on the proxy before it."""
+    """The faults `episodes`, made by a stub and by the proxy in front of it."""
 
     def __init__(self, episodes: Sequence[Episode], stub: StubServer, proxy: FaultProxy) -> None:
         self.struck = Counter[str]()
-        self.idle: list[str] = []  # faults that found nothing to strike
+        self.idle: list[str] = []  # kinds of faults without effect
         self._coming = sorted(episodes, key=lambda episode: (episode.outlives, episode.step))
         self._active: list[_Active] = []
         self._stub = stub
         self._proxy = proxy
         self._looked = 0.0
-        self._log: list[dict[str, Any]] = []  # of the stub, as last fetched
+        self._log: list[dict[str, Any]] = []  # log of the stub, when last fetched
 
     @property
     def calm(self) -> bool:
-        """Whether only what outlives the job is still to be waited for."""
+        """Whether only faults remain that last until the job has ended, and these have struck."""
         return not self._coming and all(
             active.episode.outlives and active.struck >= active.episode.strikes for active in self._active
         )
 
     def look(self, step: int) -> None:
-        """Begins and ends what is due, now that `step` comes."""
+        """Begin and end faults, before `step`."""
         while self._coming and self._coming[0].step <= step:
             if self._coming[0].outlives and self._active:
-                break  # it would leave the others nothing to strike
+                break  # it would leave nothing for the other faults to strike
             if self._coming[0].kind == "rotated" and not self._uploading():
                 break  # the client has not requested its credentials yet
             self._begin(self._coming.pop(0))
@@ -101,7 +101,7 @@ class Weather:
             self._judge(active, now)
 
     def clear(self) -> None:
-        """The job is over: ends everything."""
+        """End all faults, after the job has ended."""
         self._fetch_log()
         for active in list(self._active):
             self._count(active)
@@ -132,7 +132,7 @@ class Weather:
         if active.struck < episode.strikes and lasted < _PATIENCE_SECONDS:
             if episode.fault is not None and now - active.asked > 4 * _LOOK_SECONDS:
                 active.asked = now
-                self._proxy.next(episode.fault)  # it was spent on a request that was too short for it
+                self._proxy.next(episode.fault)  # the fault was spent on a request that was too short for it
         elif lasted >= episode.seconds and not episode.outlives:
             self._end(active)
 
@@ -150,7 +150,7 @@ class Weather:
             self.idle.append(episode.kind)
 
     def _fetch_log(self) -> None:
-        """Of the stub, where an episode of now needs it: it is long."""
+        """Fetch the log of the stub, which is long, if an active fault needs it."""
         if any(active.episode.kind in (*CODES, "latency") for active in self._active):
             self._log = self._stub.log()
 
@@ -158,7 +158,7 @@ class Weather:
         active.struck = max(active.struck, self._evidence(active) - active.before)
 
     def _evidence(self, active: _Active) -> int:
-        """How often something like it has struck so far, by the word of the stub or the proxy."""
+        """Return how often faults of this kind have struck so far, as counted by the stub or the proxy."""
         kind = active.episode.kind
         if kind in COUNTED:
             wanted: int = active.episode.settings[kind]

@@ -1,4 +1,4 @@
-"""A trainer with a ring and a sink in memory, for tests of the flusher."""
+"""Fixtures for tests of the flusher: a trainer with a ring, and a sink in memory."""
 
 from __future__ import annotations
 

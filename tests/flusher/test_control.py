@@ -1,4 +1,4 @@
-"""Requests in control/ reach the training through the flusher: each once, in order, whatever they hold."""
+"""The flusher passes requests in control/ to the training: each once, in order, whatever their content."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trainer() -> Trainer:
 
 
 def requests(trainer: Trainer, sink: MemorySink, attempt: int = 0) -> Callable[[], None]:
-    """One look of a flusher, some time after the last one."""
+    """Return a function that polls the requests once, one second after the last call."""
     times = iter(range(10_000))
     consumer = _core.Consumer(trainer.ring.fd)
     found = ControlRequests(sink, attempt, QUICK, consumer)
@@ -163,7 +163,7 @@ def test_every_worker_of_an_attempt_gets_each_request() -> None:
 
 
 def test_a_request_in_a_bucket_reaches_the_trainer(trainer: Trainer) -> None:
-    """A sink that answers later, as buckets do."""
+    """A bucket answers later, so the sink returns futures."""
     from concurrent.futures import Future
 
     class Pipelined(Far):

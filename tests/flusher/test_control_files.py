@@ -1,4 +1,4 @@
-"""What is not a plain file in control/ of a live run: ignored with one line, and the flusher goes on."""
+"""Entries of control/ that are not plain files: the flusher logs one line, ignores them and continues."""
 
 from __future__ import annotations
 

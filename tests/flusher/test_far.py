@@ -1,4 +1,4 @@
-"""The flusher of a run in a bucket: everything arrives, also by way of the spool and of a second flusher."""
+"""The flusher of a run in a bucket: everything arrives, also through the spool or a second flusher."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def job(place: Place, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def bucket(job: dict[str, Any]) -> Iterator[Sink]:
-    """For looking at what is there."""
+    """The bucket, for reading its content."""
     with contextlib.closing(S3Sink(job["out"])) as sink:
         yield sink
 
@@ -82,7 +82,7 @@ def run(
     options: FlusherOptions = FAR,
     wait: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """A flusher on this thread, to its end."""
+    """Run a flusher on this thread until it ends."""
     with open_destination(job) as (sink, journal):
         consumer = _core.Consumer(trainer.ring.fd)
         flusher = Flusher(consumer, sink, worker="worker_0", attempt=0, options=options, journal=journal)
@@ -90,7 +90,7 @@ def run(
 
 
 def check(bucket: Sink, steps: int) -> None:
-    """All rows and all payloads of weights(), once each."""
+    """Check that all rows and all payloads of weights() are there, once each."""
     table = read_index(bucket)
     assert table.num_rows == 3 * steps
     found = payloads(bucket, table)
@@ -141,7 +141,7 @@ def test_a_job_that_ends_while_the_bucket_is_away_leaves_a_spool_that_upload_fin
     for step in range(10):
         trainer.capture(step, weights(step))
     trainer.ring.set_closing()
-    assert run(trainer, job)  # although the bucket is still away
+    assert run(trainer, job)  # although the bucket is still unavailable
     assert trainer.pending() == 0
     said = capfd.readouterr().err
     assert f"tdcore upload {job['spool']}" in said
@@ -187,7 +187,7 @@ def test_a_second_flusher_writes_the_same_files_and_loses_nothing(
     killed_at: int,
     away: bool,
 ) -> None:
-    """Killed at its n-th pause, wherever that is; the bucket may be away from then on."""
+    """The first flusher is killed at its n-th pause; with `away` the bucket is unavailable from then on."""
     pauses = [0]
 
     def die(seconds: float) -> None:
@@ -236,7 +236,8 @@ def test_what_was_begun_is_written_again_under_the_same_names(
     assert run(trainer, job, options=replace(FAR, merge_fan_in=64, final_merge=timedelta()))
     check(bucket, 9)
     assert before
-    assert before <= set(place_keys(stub, job))  # cut by the first flusher, though the second has larger ones
+    # written by the first flusher; the second one makes larger segments
+    assert before <= set(place_keys(stub, job))
 
 
 def place_keys(stub: StubServer, job: dict[str, Any]) -> list[str]:
@@ -285,7 +286,7 @@ def test_a_bucket_that_hangs_in_a_merge_does_not_keep_the_ring_waiting(
 def test_a_merge_that_its_flusher_did_not_live_to_enter_is_undone(
     trainer: Trainer, job: dict[str, Any], bucket: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between the merged index file and the journal's line of it, with other groups to come."""
+    """The flusher is killed between the write of the merged index file and its entry in the journal."""
 
     def die(self: Ledger, old: Sequence[IndexEntry], new: IndexEntry) -> None:
         raise Killed

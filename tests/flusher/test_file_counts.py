@@ -1,4 +1,4 @@
-"""File counts are bounded in every life of a run: at a high rate, after kills and stops, and at the end."""
+"""The number of files is bounded throughout a run: at a high rate, after kills and stops, and at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EACH_A_FILE = FlusherOptions(segment_bytes=1, merge_fan_in=FAN_IN, grace=timedel
 
 
 class CountingSink(MemorySink):
-    """Knows the most objects that there were at once."""
+    """A sink that records the largest number of objects that existed at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def test_a_flusher_that_always_has_something_to_write_merges_all_the_same() -> N
         trainer.ring.set_closing()
 
     Flusher(consumer, sink, worker="worker_0", attempt=0, options=EACH_A_FILE).run(wait=no_quiet_moment)
-    assert sink.most < 100  # of 600 without merging
+    assert sink.most < 100  # without merging there would be 600
     assert read_index(sink)["step"].to_pylist() == list(range(300))
 
 
@@ -98,7 +98,7 @@ def test_files_of_levels_in_any_order_become_few(seed: int) -> None:
 
 
 class Busy:
-    """A session whose thread captures as fast as the flusher takes it, each record a file of its own."""
+    """A session whose thread captures as fast as the flusher reads; each record becomes its own file."""
 
     def __init__(self, out: Path) -> None:
         self.session = Session(
@@ -125,7 +125,7 @@ class Busy:
             self.steps += 1
 
     def until(self, steps: int) -> None:
-        """Waits for so many more steps on disk, and counts files meanwhile."""
+        """Wait until `steps` more steps are on disk, and count files meanwhile."""
         goal = self.session.progress().rows + steps
 
         def reached() -> bool:
@@ -164,7 +164,8 @@ def test_a_flusher_process_killed_and_stopped_at_a_high_rate_leaves_few_files(bu
             wait_until(lambda gone=flusher: not gone.is_running(), "the flusher was gone")  # type: ignore[misc]
     busy.until(60)
     busy.close()
-    assert busy.most < 700  # two for each write of the last 100 ms, and what waits to be merged
+    # two files for each write of the last 100 ms, and the files that wait to be merged
+    assert busy.most < 700
     assert busy.files() <= 2 * 2 * 16
     from tdcore.trial import create_trial
 

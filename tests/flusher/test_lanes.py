@@ -1,4 +1,4 @@
-"""Several lanes behind one flusher: killed flushers, a killed trainer, early commits, one segment for all."""
+"""Several lanes (one ring per device) and one flusher: killed flushers, a killed trainer, early commits."""
 
 from __future__ import annotations
 
@@ -137,15 +137,16 @@ def test_a_killed_flusher_process_loses_and_doubles_nothing_of_any_lane(tmp_path
         assert trainer.capture(step, weights(step, count=2, elements=200)) == 0
         captured.update((f"fc{at}.weight", step) for at in range(2))
         for lane, device in enumerate(trainer.devices):
-            elements = 80_000 if random.random() < 0.1 else 300  # large ones are written from the ring
+            # large ones are written directly from the ring
+            elements = 80_000 if random.random() < 0.1 else 300
             record = device.reserve(step, {f"gpu{lane}": np.full(elements, step, np.float32)})
             if record is not None:
                 captured.add((f"gpu{lane}", step))
                 in_flight[lane].append(record)
-            while in_flight[lane] and random.random() < 0.6:  # in any order, as its streams end
+            while in_flight[lane] and random.random() < 0.6:  # in any order, as the streams of devices finish
                 in_flight[lane].pop(int(random.integers(len(in_flight[lane])))).finish()
         step += 1
-        time.sleep(0.001)  # leaves the flusher some of the CPU
+        time.sleep(0.001)  # leaves the flusher some CPU time
 
     process = spawn_flusher(trainer.ring.fds, str(tmp_path / "run"))
     for _ in range(4):
@@ -230,7 +231,7 @@ def test_a_session_with_devices_hands_their_lanes_to_its_flusher(
     ) as session:
         devices = [LaneWriter(session.ring, fd) for fd in session.ring.fds[1:]]
         for step in range(4):
-            if step == 2 and kind == "process":  # the next flusher gets them, too
+            if step == 2 and kind == "process":  # the next flusher gets the reserved records, too
                 wait_until(lambda: session.progress().flusher_epoch == 1)
                 for process in flushers_of(session.out_dir):
                     process.kill()

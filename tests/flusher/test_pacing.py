@@ -14,8 +14,9 @@ from tests.flushing import MIB, Trainer
 
 
 def paced(trainer: Trainer, sink: MemorySink, act: Callable[[float], None], seconds: float) -> list[float]:
-    """Runs a flusher on a clock of its own, which only its pauses move; `act` is called with the time at each
-    pause. Returns the times of the looks. The ring is closed after `seconds`.
+    """Run a flusher with a simulated clock that advances only in its pauses; return the times of its polls.
+
+    act: called with the time at each pause. seconds: the time at which the ring is closed.
     """
     now, looks = [0.0], list[float]()
 
@@ -74,7 +75,7 @@ def test_while_the_ring_fills_fast_it_looks_every_10_ms(sink: MemorySink) -> Non
     def act(now: float) -> None:
         if now >= 5.0 and len(begun) < 20:
             begun.append(now)
-            trainer.capture(len(begun), {"a": np.zeros(MIB // 16)})  # 0.5 MB: a quarter of a flush
+            trainer.capture(len(begun), {"a": np.zeros(MIB // 16)})  # 0.5 MB: a quarter of a flush's size
 
     paced(trainer, sink, act, 8.0)
     trainer.ring.close()

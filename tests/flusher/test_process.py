@@ -1,4 +1,4 @@
-"""The flusher as a process of its own: killed, orphaned, on a small disk."""
+"""The flusher in its own process: killed, orphaned, on a small disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:
-    """Its last words; checks that it ended well."""
+    """Wait for the process; check that its exit code is 0, and return its standard error."""
     _, error = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, error.decode()
     return error.decode()
@@ -73,7 +73,7 @@ def test_a_flusher_process_killed_again_and_again_loses_nothing_and_doubles_noth
         while trainer.ring.progress()["rows"] < until:
             assert trainer.capture(step, weights(step, count=10, elements=2000)) == 0
             step += 1
-            time.sleep(0.001)  # leaves the flusher some of the CPU
+            time.sleep(0.001)  # leaves the flusher some CPU time
         time.sleep(float(random.uniform(0, 0.02)))
         process.kill()
         process.communicate()
@@ -143,7 +143,7 @@ def test_the_watch_without_pidfd_sees_death_zombies_and_reused_ids() -> None:
     assert watch.dead()
     mine = TrainerLiveness(os.getpid(), -1)
     assert not mine.dead()
-    mine._started = "0"  # as if the id now belonged to a process that started at another time
+    mine._started = "0"  # as if the process id now belonged to a process with another start time
     wait_until(mine.dead)
     zombie = subprocess.Popen([sys.executable, "-c", "pass"])
     wait_until(lambda: "Z" in Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2])
@@ -159,7 +159,7 @@ def test_a_small_disk_fills_and_empties_without_harm_to_the_training(tmp_path: P
         not mounted
         or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]).returncode
     ):
-        pytest.skip("needs the right to mount a small file system")
+        pytest.skip("needs the permission to mount a small file system")
     try:
         check_small_disk(place)
     finally:

@@ -1,4 +1,4 @@
-"""A flusher that starts again on the same ring: nothing lost, nothing twice."""
+"""A flusher that starts again on the same ring: nothing is lost, nothing is written twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_new_flusher_writes_what_the_last_one_had_not_given_back(
 ) -> None:
     for step in range(3):
         trainer.capture(step, weights(step))
-    _core.Consumer(trainer.ring.fd).drain(1 << 40, 2)  # took two, wrote nothing, died
+    _core.Consumer(trainer.ring.fd).drain(1 << 40, 2)  # a flusher took two records, wrote nothing and died
     assert flush_all(trainer, sink)
     assert read_index(sink).num_rows == 9
     assert read_end(sink)["flusher_restarts"] == 1
@@ -47,7 +47,7 @@ def test_a_flusher_killed_at_any_write_loses_nothing_and_doubles_nothing(
     dead = [False]
 
     class Deadly(MemorySink):
-        """Dies at a given write, before or after it took effect."""
+        """A sink that dies at a given write, before or after the write took effect."""
 
         def put(self, key: str, parts: Any) -> None:
             self._write(lambda: sink.put(key, parts))
@@ -119,10 +119,10 @@ def test_a_damaged_index_file_of_an_earlier_flusher_does_not_stop_the_next(
     wait_until(lambda: trainer.pending() == 0)
     damaged = sink.list(index_prefix("worker_0"))[0]
     sink.objects[damaged] = b"nonsense"
-    _core.Consumer(trainer.ring.fd)  # the first one is superseded, and says so
+    _core.Consumer(trainer.ring.fd)  # supersedes the consumer of the first flusher, which raises
     trainer.capture(1, weights(1))
     with pytest.raises(RuntimeError, match="another consumer"):
         flusher.join()
     assert flush_all(trainer, sink)
     assert sink.objects[damaged] == b"nonsense"
-    assert len(sink.list(data_prefix("worker_0"))) >= 2  # the damaged file may name any of them
+    assert len(sink.list(data_prefix("worker_0"))) >= 2  # the damaged file may refer to any of them

@@ -1,4 +1,4 @@
-"""A sink that refuses: the training goes on, the gap is recorded, later data is kept."""
+"""A sink that refuses writes: the training continues, the gap is recorded, later data is kept."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_batch_that_cannot_be_written_for_a_fault_of_ours_becomes_a_gap(
     def bad_once(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == 1:
-            raise TypeError("a fault of ours")
+            raise TypeError("a bug in the sink")
         return good(*args, **kwargs)
 
     monkeypatch.setattr(table_module, "encode_index", bad_once)
@@ -188,7 +188,7 @@ def test_a_batch_that_cannot_be_written_for_a_fault_of_ours_becomes_a_gap(
     end = read_end(sink)
     (gap,) = end["gaps"]
     assert (gap["first_step"], gap["last_step"], gap["tensors"], gap["bytes"]) == (0, 0, 3, 1200)
-    assert "a fault of ours" in gap["reason"]
+    assert "a bug in the sink" in gap["reason"]
     assert end["drops"] == {"io_error": {"tensors": 3, "bytes": 1200}}
     named = set(read_index(sink)["segment"].to_pylist())
     assert {key.rpartition("/")[2] for key in sink.list(data_prefix("worker_0"))} == named
@@ -307,7 +307,7 @@ def test_a_reader_sees_a_gap_while_the_run_goes_on(tmp_path: Path) -> None:
     assert (gap.reason, gap.tensors, gap.last_step) == ("gone", 3, 0)
     trainer.ring.set_closing()
     assert flusher.join()
-    assert trial.gaps == [gap]  # once, although the end names it, too
+    assert trial.gaps == [gap]  # once, although the end file contains it, too
 
 
 def test_a_folder_that_is_removed_twice_leaves_both_gaps(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The journal: a restarted flusher has the written and the begun files, or detects that they are unknown."""
+"""The upload journal: a restarted flusher reads which files are written or begun, or that this is unknown."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_journal_that_cannot_be_written_is_given_up_and_removed(
 def test_a_journal_that_was_lost_comes_back_complete(
     trainer: Trainer, sink: MemorySink, open_journal: Callable[[], UploadJournal]
 ) -> None:
-    """Otherwise the next sweep would delete files that it does not name."""
+    """An incomplete journal would make the next sweep delete files that the journal does not list."""
     for step in range(3):
         trainer.capture(step, weights(step))
     flush_all(trainer, sink)

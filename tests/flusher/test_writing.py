@@ -1,4 +1,4 @@
-"""The flusher: what it writes, what it survives, and what it says when it cannot write."""
+"""The flusher: the files that it writes, the errors that it survives, its messages when it cannot write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Counts what the hooks' Python does: instructions and calls, the same numbers on every machine.
+"""Counts instructions and calls of the hooks' Python code; the counts are equal on all machines.
 
-Only code in hooks/ counts. Native code (the capture itself, loops of itertools) does not: its
-cost is measured by the benchmarks. Threads: before Python 3.12 only the thread that counts is seen.
+Only code in hooks/ counts. Native code (the capture itself, loops of itertools) does not; benchmarks measure
+its cost. Threads: before Python 3.12 only the counting thread is counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOOL = 4  # an id that sys.monitoring does not reserve
 
 
 class Counting:
-    """Counts while the context is open. instructions, calls: by name of the function."""
+    """Counts while the context is active. instructions, calls: by name of the function."""
 
     def __init__(self) -> None:
         self.instructions: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class Counting:
             sys.settrace(self._before)
 
     def where(self, most: int = 12) -> str:
-        """Which functions did the most: a table of lines."""
+        """Return the functions with the largest counts, as a table."""
         lines = [f"{'instructions':>12} {'calls':>7}  function"]
         for name, count in self.instructions.most_common(most):
             lines.append(f"{count:12} {self.calls[name]:7}  {name}")
@@ -72,7 +72,7 @@ class Counting:
         return on_event
 
     def _monitor(self, monitoring: Any) -> None:
-        """Since Python 3.12 opcodes of a frame that runs already cannot be traced reliably."""
+        """Count with sys.monitoring: since Python 3.12 opcodes of a running frame cannot be traced."""
 
         def on_start(code: CodeType, offset: int) -> None:
             self.calls[self._names[code]] += 1
@@ -89,7 +89,7 @@ class Counting:
 
 
 def _codes() -> Iterator[tuple[CodeType, Path]]:
-    """The code of every function in hooks/, nested ones included."""
+    """Return the code objects of all functions in hooks/, including nested ones."""
     pending = [found.__code__ for found in gc.get_objects() if type(found) is FunctionType]
     seen: set[CodeType] = set()
     while pending:

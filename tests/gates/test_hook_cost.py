@@ -1,7 +1,7 @@
-"""What the PyTorch hook may cost, in counts that are the same on every machine; no test looks at a clock.
+"""Upper limits for the cost of the PyTorch hook, in counts that do not depend on time or machine.
 
-A gate that fails says what was counted, what is allowed, and which functions did it. If a change is to cost
-more, raise its line in CEILINGS and say why in the commit; if it costs less, lower the line.
+A failing gate prints the counts, the limits, and the functions with the largest counts. If a change is meant
+to cost more, raise its line in CEILINGS and give the reason in the commit; if it costs less, lower the line.
 Counts are of Python 3.11 and PyTorch 2.13; Python 3.10, 3.12 and 3.13 count 7 % more to 22 % less.
 """
 
@@ -27,7 +27,7 @@ SLACK = 1.1
 
 
 class Ceiling(NamedTuple):
-    """Instructions and calls as counted, without slack, and what they are for."""
+    """Upper limits of instructions and calls, as counted, without a margin, and their reason."""
 
     instructions: float
     calls: float
@@ -36,8 +36,8 @@ class Ceiling(NamedTuple):
 
 CEILINGS = {
     "unsaved step": Ceiling(226, 6, "forward pre-hook, clock, optimizer pre-hook and post-hook"),
-    # Two native calls, weights as the forward begins and gradients as the optimizer steps. With one, at the
-    # optimizer's step, it was 2110 and 56, and weights were wrong where a script changed them in between.
+    # Two native calls: weights as the forward begins, and gradients as the optimizer steps. A single call at
+    # the optimizer's step costs 2110 and 56, but records wrong weights if a script changes them in between.
     "saved step": Ceiling(
         3171, 79, "model of one layer: plan, 4 module hooks on and off, weights, gradients"
     ),
@@ -53,7 +53,7 @@ RING = td.RingConfig(ring_bytes=1 << 22, slots=4096, names_bytes=1 << 20)
 
 
 class Still(torch.optim.Optimizer):
-    """Steps, and changes nothing."""
+    """An optimizer that steps without changing anything."""
 
     def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
         super().__init__(parameters, {})
@@ -63,7 +63,7 @@ class Still(torch.optim.Optimizer):
 
 
 class Job:
-    """A small training whose steps are a forward and a step of the optimizer; gradients are there."""
+    """A small training whose steps are a forward and a step of the optimizer; gradients are already there."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Job:
         self.optimizer.step()
 
     def count(self, what: Callable[[], None] | None = None) -> Counting:
-        """One step."""
+        """Count one step."""
         with Counting() as counting:
             (what or self.step)()
         return counting
@@ -113,7 +113,7 @@ MakeJob = Callable[..., Job]
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[MakeJob]:
     made: list[Job] = []
-    gc.collect()  # gradient scalers that other tests left, which a hook would find
+    gc.collect()  # frees gradient scalers of other tests, which a hook would find
 
     def make(*arguments: Any, **options: Any) -> Job:
         made.append(Job(tmp_path, *arguments, **options))
@@ -133,7 +133,7 @@ def relus(count: int) -> nn.Module:
 
 
 def check(gate: str, counting: Counting, less: Counting | None = None, per: int = 1) -> None:
-    """Counts against a ceiling: what `counting` has more than `less`, divided by `per` things."""
+    """Check a count against a ceiling: `counting` minus `less`, divided by `per`."""
     ceiling = CEILINGS[gate]
     instructions = counting.instructions.total() - (less.instructions.total() if less else 0)
     calls = counting.calls.total() - (less.calls.total() if less else 0)
@@ -151,9 +151,10 @@ def check(gate: str, counting: Counting, less: Counting | None = None, per: int 
 
 
 def grown(step: Callable[[], None], steps: int = 200, rounds: int = 15) -> int:
-    """Blocks of memory that Python has more after `steps` steps: the least of so many rounds.
+    """Return the growth in memory blocks of Python over `steps` steps: the minimum of several rounds.
 
-    Threads of the session allocate now and then; a leak shows in every round, so one without it is enough.
+    Threads of the session allocate now and then. A leak is visible in every round, so one round without
+    growth is enough.
     """
     differences = []
     gc.collect()
@@ -245,7 +246,7 @@ def begin(clock, mode):
 
 @pytest.fixture
 def extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work and a leak at every step, in a function that seems to be in hooks/."""
+    """A function with additional work and a leak at every step, which seems to be in hooks/."""
     planted: dict[str, Any] = {}
     exec(compile(EXTRA, str(HOOKS / "planted.py"), "exec"), planted)
     planted["begin"].__wrapped__ = Clock.begin
@@ -261,8 +262,10 @@ def test_the_gate_sees_work_that_was_added_and_says_where(make_job: MakeJob) -> 
 
 @pytest.mark.usefixtures("extra")
 def test_the_gate_sees_memory_that_is_kept(make_job: MakeJob) -> None:
-    """Two blocks a step are kept: a thread of the session may have borrowed some in the round before and give
-    them back in this one, so that the least of the rounds can be a few less than all of them.
+    """Each step keeps two blocks.
+
+    A thread of the session may have allocated some blocks in the round before and freed them in this round,
+    so the minimum of the rounds can be slightly less.
     """
     job = make_job(linears(4), NEVER, "weights", "gradients", "outputs", flusher="process")
     assert grown(job.step) >= 200

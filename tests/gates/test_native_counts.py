@@ -1,7 +1,7 @@
-"""Instructions of a native capture call, counted by callgrind: the same on an idle and on a loaded machine.
+"""Instructions of a native capture call, counted by callgrind, independent of the machine's load.
 
-`tests/cpp/gate_capture.cpp` captures; the counts are of `tdcore::capture()` alone, on warm calls for the most
-part. The program is the one that `.ci/run cpp` builds; `TDCORE_GATE_CAPTURE` names another.
+`tests/cpp/gate_capture.cpp` captures; the counts cover `tdcore::capture()` alone, mostly in warm calls. The
+program is built by `.ci/run cpp`; `TDCORE_GATE_CAPTURE` is the path of another one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PROGRAM = Path(
 )
 VALUES, STATISTICS = 1, 2
 CALLS = 100
-ELEMENTS = 64  # float32: a bias, say
-CALL = 560  # ceiling of what a call takes whatever it captures
+ELEMENTS = 64  # float32, the size of a bias
+CALL = 560  # upper limit of the fixed part of a call
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed"),
@@ -32,7 +32,7 @@ pytestmark = [
 
 @cache
 def instructions(tensors: int, flags: int, level: str) -> int:
-    """Of CALLS calls that capture `tensors` tensors each."""
+    """Return the instructions of CALLS calls that capture `tensors` tensors each."""
     command = [
         "valgrind",
         "--tool=callgrind",

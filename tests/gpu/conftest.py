@@ -1,8 +1,8 @@
-"""Fixtures for the tests on a GPU: sessions that capture from a device, and what their runs hold.
+"""Fixtures for the tests on a GPU: sessions that capture from a device, and the contents of their runs.
 
-All tests here are marked gpu and are skipped without a CUDA device. With TDCORE_TEST_GPU=simulated those that
-take `device` and ask nothing of CUDA run on the simulated device instead, with tensors in host memory: that
-is how they are kept working on machines without a GPU (`scripts/gpu_check.sh --dry-run`).
+All tests here have the mark `gpu` and are skipped without a CUDA device. With TDCORE_TEST_GPU=simulated,
+tests that use the fixture `device` and no other feature of CUDA run on the simulated device instead, with
+tensors in host memory, so that they can be run on machines without a GPU (`scripts/gpu_check.sh --dry-run`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ VALUES, STATISTICS, BOTH = 1, 2, 3
 SIMULATED = os.environ.get("TDCORE_TEST_GPU") == "simulated"
 HERE = Path(__file__).resolve().parent
 
-# Two runs of cuBLAS give the same bits only with this, which it reads when it starts.
+# Two runs of cuBLAS give the same bits only with this setting, which cuBLAS reads at its start.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks all tests of this folder, and skips those that need what is not here."""
+    """Mark all tests of this folder, and skip tests whose requirements are missing on this machine."""
     cuda = torch.cuda.is_available()
     for item in items:
         if HERE not in Path(item.path).parents:
@@ -46,18 +46,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def device() -> torch.device:
-    """Where the tensors of a test are: a test that takes this asks nothing of CUDA but tensors."""
+    """The device of a test's tensors; a test that uses it needs no other feature of CUDA."""
     return torch.device("cpu" if SIMULATED else "cuda")
 
 
 def use_devices(ring: Any) -> None:
-    """On a simulated device the ring takes tensors of host memory as the device's."""
+    """Make the ring capture tensors in host memory through the simulated device, if it is in use."""
     if SIMULATED:
         _sim.simulate_device(ring, id=0, seed=1, host_tensors=True)
 
 
 def ring_config(**options: Any) -> td.RingConfig:
-    """Small rings; the device's lane is the size of the main one."""
+    """Small rings; the device's lane has the size of the main lane."""
     options = {
         "ring_bytes": 1 << 24,
         "slots": 1024,
@@ -91,40 +91,40 @@ class Tap:
     def capture(
         self, tensors: Sequence[object], flags: int = BOTH, *, step: int = 0, prefix: str = "t"
     ) -> int:
-        """Tensors not kept as asked. They are called t0, t1, ..."""
+        """Capture tensors named t0, t1, ...; return the number of tensors not kept as requested."""
         ids = [self.session.ring.intern(f"{prefix}{i}", 1) for i in range(len(tensors))]
         marks = bytes([flags]) * len(tensors)
         return int(self.session.ring.capture(tensors, np.array(ids, np.uint32), marks, step, 1, step))
 
     @property
     def trial(self) -> td.Trial:
-        """The run, once capturing is over."""
+        """Close the session and return its run."""
         if self._trial is None:
             assert self.session.close().drained
             self._trial = td.create_trial(str(self.folder))
         return self._trial
 
     def value(self, name: str, step: int = 0) -> Array:
-        """Values of a tensor."""
+        """Return the values of a tensor."""
         value: Array = self.trial.tensor(name).value(step)
         return value
 
     def statistics(self, name: str, step: int = 0) -> dict[str, Any]:
-        """Statistics of a tensor, by column."""
+        """Return the statistics of a tensor, by column."""
         (row,) = self.trial.tensor(name).stats(steps=[step]).to_pylist()
         return dict(row)
 
     def drops(self) -> dict[str, int]:
-        """Reason -> tensors."""
+        """Return the number of dropped tensors by reason."""
         return {reason: drop.tensors for reason, drop in self.session.counters().drops.items()}
 
     def report(self, device: int = 0) -> dict[str, Any]:
-        """What the ring says of a device."""
+        """Return the ring's report of a device."""
         return report_of(self.session.ring, device)
 
 
 def report_of(ring: Any, device: int = 0) -> dict[str, Any]:
-    """What a ring says of a device that it has captured from."""
+    """Return the ring's report of a device that it has captured from."""
     (found,) = [each for each in ring.device_reports() if each["device"] == device]
     return dict(found)
 
@@ -135,7 +135,7 @@ MakeHook = Callable[..., Hook]
 
 @pytest.fixture
 def make_tap(tmp_path: Path) -> Iterator[MakeTap]:
-    """Makes sessions with a flusher thread; closes what a test leaves open."""
+    """Create sessions with a flusher thread; sessions that a test leaves open are closed."""
     made: list[Tap] = []
 
     def make(**ring: Any) -> Tap:
@@ -149,13 +149,13 @@ def make_tap(tmp_path: Path) -> Iterator[MakeTap]:
 
 @pytest.fixture
 def tap(make_tap: MakeTap) -> Tap:
-    """One session of the usual sizes."""
+    """A session with default sizes."""
     return make_tap()
 
 
 @pytest.fixture
 def make_hook(tmp_path: Path) -> Iterator[MakeHook]:
-    """Hooks that save every step, unless save_config says otherwise."""
+    """Create hooks that save every step, unless save_config differs."""
     made: list[Hook] = []
 
     def make(**options: Any) -> Hook:
@@ -179,7 +179,7 @@ def _one_seed() -> None:
 
 
 def same_bits(tensor: torch.Tensor, value: Array) -> bool:
-    """Whether a tensor has the shape and the bytes of what was read."""
+    """Return whether a tensor has the same shape and bytes as a value that was read."""
     host = tensor.detach().cpu().contiguous()
     return tuple(host.shape) == value.shape and host.view(-1).view(torch.uint8).numpy().tobytes() == (
         value.tobytes()

@@ -1,8 +1,9 @@
-"""A trainer on the GPU for the test that kills it: captures tensors whose every element says which they are.
+"""A trainer on the GPU for the test that kills it.
 
     python -m tests.gpu.quadratic FOLDER STEPS
 
-Writes a line to FOLDER/ledger.txt when the call of a step has returned; its copies may still be on their way.
+Every element of a captured tensor identifies the tensor, step and position. The trainer writes a line to
+FOLDER/ledger.txt when the call of a step has returned; its copies may still be in progress.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SIZES = (7, 4096, 40_000, 1_000_003)
 
 
 def values(step: int, tensor: int, device: torch.device) -> torch.Tensor:
-    """int32; element i of tensor n at step s is 1000003 * s + 101 * n + i, wrapped."""
+    """Return int32 values; element i of tensor n at step s is 1000003 * s + 101 * n + i, wrapped."""
     ramp = torch.arange(SIZES[tensor], dtype=torch.int64, device=device)
     return (ramp + 1_000_003 * step + 101 * tensor).to(torch.int32)
 
@@ -38,7 +39,7 @@ def main(folder: Path, steps: int, device: torch.device) -> None:
     )
     use_devices(session.ring)
     ids = np.array([session.ring.intern(f"t{i}", 1) for i in range(len(SIZES))], np.uint32)
-    kept: list[Any] = []  # a simulated device reads them later; on a GPU nothing has to be kept
+    kept: list[Any] = []  # a simulated device reads them later; a GPU needs no reference
     with (folder / "ledger.txt").open("a") as ledger:
         for step in range(steps):
             tensors = [values(step, i, device) for i in range(len(SIZES))]

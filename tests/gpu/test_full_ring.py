@@ -1,4 +1,4 @@
-"""A device's ring or arena that is full: what its policy says, and every tensor counted once."""
+"""A full ring or arena of a device: the behaviour of each policy, and every tensor counted once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gpu.conftest import MakeTap, same_bits
 
 
 def flood(device: torch.device, count: int = 60) -> list[torch.Tensor]:
-    """Tensors of 256 KiB, each full of its number."""
+    """Capture tensors of 256 KiB, each filled with its number."""
     return [torch.full((1 << 16,), float(i)).to(device) for i in range(count)]
 
 
@@ -24,7 +24,7 @@ def test_what_a_full_ring_does_not_take_is_counted_once(
     left_out = sum(tap.capture([tensor], step=step) for step, tensor in enumerate(tensors))
     tap.session.close()
     assert tap.session.counters().dropped_tensors == left_out
-    parts: dict[int, int] = {}  # step -> parts that are still to come
+    parts: dict[int, int] = {}  # step -> number of parts that are missing
     for row in tap.trial.rows("^t0$").to_pylist():
         parts[row["step"]] = parts.get(row["step"], row["parts"]) - bool(row["nbytes"])
     kept = [step for step, missing in parts.items() if missing == 0]

@@ -1,4 +1,4 @@
-"""CUDA graphs and torch.compile: a capture never breaks a graph, and what it left out is counted."""
+"""CUDA graphs and torch.compile: a capture never breaks a graph, and left-out tensors are counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gpu.training import losses_of
 
 def test_a_graph_that_is_being_captured_is_not_broken_and_the_tensors_are_counted(tap: Tap) -> None:
     static = torch.zeros(10_000, device="cuda")
-    assert tap.capture([static]) == 0  # sets up outside of a graph
+    assert tap.capture([static]) == 0  # sets up the device outside of a graph
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""A trainer that is killed while copies are on their way: what was committed is whole."""
+"""A trainer that is killed while copies are in progress: committed records are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training may do with a captured tensor what it likes, at once; and it is never made to wait."""
+"""The training may change or free a captured tensor immediately, and never waits for the capture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gpu.conftest import BOTH, STATISTICS, VALUES, MakeTap, Tap, same_bits
 
 
 def busy(stream: torch.cuda.Stream | None = None, rounds: int = 30) -> None:
-    """Gives a stream some ten milliseconds of work, so that the host is far ahead of the device."""
+    """Give a stream about ten milliseconds of work, so that the host is far ahead of the device."""
     with torch.cuda.stream(stream):
         square = torch.ones(4096, 4096, device="cuda")
         for _ in range(rounds):
@@ -23,7 +23,7 @@ def busy(stream: torch.cuda.Stream | None = None, rounds: int = 30) -> None:
 
 @contextmanager
 def no_synchronisation() -> Iterator[None]:
-    """Whatever makes the host wait for the device through PyTorch is an error."""
+    """Make PyTorch raise wherever the host would wait for the device."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -55,7 +55,7 @@ def test_a_tensor_freed_right_after_the_call_is_kept_as_it_was(tap: Tap) -> None
         assert tap.capture([tensor], step=step) == 0
         del tensor
         other = torch.full((500_000,), -1.0, device="cuda")
-        if step == 0:  # what makes this a test: the allocator gives the same memory out again
+        if step == 0:  # the test requires that the allocator returns the same memory again
             assert other.data_ptr() == address
         del other
     for step, values in enumerate(expected):
@@ -168,7 +168,7 @@ def test_after_the_first_capture_nothing_is_allocated_on_the_device(tap: Tap) ->
 
 def test_a_call_makes_the_host_wait_for_nothing(tap: Tap) -> None:
     tensors = [torch.randn(30_000, device="cuda") for _ in range(5)]
-    assert tap.capture(tensors) == 0  # the first one may: it sets up
+    assert tap.capture(tensors) == 0  # the first call may wait: it sets up the device
     torch.cuda.synchronize()
     done = torch.cuda.Event()
     with no_synchronisation():
@@ -176,7 +176,7 @@ def test_a_call_makes_the_host_wait_for_nothing(tap: Tap) -> None:
         for step in range(1, 11):
             assert tap.capture(tensors, step=step) == 0
         done.record()
-    assert not done.query()  # the device is still at work long after the last call returned
+    assert not done.query()  # the device still works, long after the last call has returned
 
 
 def test_closing_with_copies_in_flight_loses_nothing(make_tap: MakeTap) -> None:

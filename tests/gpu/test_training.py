@@ -1,4 +1,4 @@
-"""Whole trainings on a GPU: the same losses with capture and without, and a run that holds what was there."""
+"""Whole trainings on a GPU: the same losses with and without capture, and a run with the exact values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_activations_in_the_run_are_those_that_the_forward_made(make_hook: MakeH
     torch.manual_seed(5)
     model = Net().cuda()
     seen: dict[str, list[torch.Tensor]] = {"conv": [], "head": []}
-    for name, outputs in seen.items():  # attached first, so each sees the output before an in-place ReLU
+    for name, outputs in seen.items():  # attached first, so each hook gets the output before an in-place ReLU
         model.get_submodule(name).register_forward_hook(
             lambda module, args, output, outputs=outputs: outputs.append(output.detach().cpu())
         )
@@ -66,7 +66,7 @@ def test_activations_in_the_run_are_those_that_the_forward_made(make_hook: MakeH
 
 
 def test_no_step_of_a_training_waits_for_the_device(make_hook: MakeHook) -> None:
-    """The detector turns every wait that PyTorch knows of into an error; values and statistics of all."""
+    """Values and statistics are captured; PyTorch raises at every wait that it detects."""
 
     def watch(step: int) -> None:
         torch.cuda.set_sync_debug_mode("error" if 3 <= step < 30 else "default")
@@ -80,9 +80,7 @@ def test_no_step_of_a_training_waits_for_the_device(make_hook: MakeHook) -> None
     hook.close()
     trial = td.create_trial(hook.out_dir)
     for name in trial.tensor_names():
-        assert trial.tensor(name).steps() == list(range(30)), (
-            name
-        )  # the hook was not switched off by an error
+        assert trial.tensor(name).steps() == list(range(30)), name  # no error has disabled the hook
 
 
 @pytest.mark.parametrize("amp", [torch.float16, torch.bfloat16])

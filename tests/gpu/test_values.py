@@ -1,4 +1,4 @@
-"""What is read of a tensor that was captured on a device: its own bytes, and NumPy's statistics of them."""
+"""Tensors captured on a device: readers return the exact bytes and the statistics of NumPy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def log2_counts(row: dict[str, Any]) -> Any:
 
 
 def check_row(tap: Tap, name: str, tensor: torch.Tensor, step: int = 0) -> None:
-    """Statistics of a row against NumPy's of the same values."""
+    """Check the statistics of a row against NumPy's."""
     row = tap.statistics(name, step)
     floats = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max")
     row |= {key: np.nan if row[key] is None else row[key] for key in floats}
@@ -56,7 +56,7 @@ def check_row(tap: Tap, name: str, tensor: torch.Tensor, step: int = 0) -> None:
 
 
 def odd_values(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Values of a dtype; NaN, infinities, zeros and subnormals among those of a floating-point one."""
+    """Return values of a dtype; for floating-point dtypes with NaN, infinities, zeros and subnormals."""
     values = torch.randn(count, dtype=torch.float64) * 20
     if dtype.is_floating_point:
         values[::7] = 0
@@ -123,7 +123,7 @@ def test_host_and_device_tensors_of_one_call_all_arrive(tap: Tap, device: torch.
     mixed = [tensor.to(device) if i % 2 else tensor.numpy() for i, tensor in enumerate(tensors)]
     assert tap.capture(mixed) == 0
     rows = tap.trial.rows().to_pylist()
-    assert len({row["seq"] for row in rows}) == 6  # each has a place of its own in the step
+    assert len({row["seq"] for row in rows}) == 6  # each has its own call index in the step
     for i, tensor in enumerate(tensors):
         assert same_bits(tensor, tap.value(f"t{i}"))
 
@@ -143,7 +143,7 @@ def test_the_same_tensor_has_the_same_statistics_bit_for_bit(tap: Tap, device: t
 
 
 class Interface:
-    """Only __cuda_array_interface__, version 2: no stream."""
+    """An object with only __cuda_array_interface__, version 2, which has no stream."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -151,7 +151,7 @@ class Interface:
 
 
 class Exported:
-    """Only __dlpack__."""
+    """An object with only __dlpack__."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -166,7 +166,7 @@ class Exported:
 @pytest.mark.parametrize("wrap", [Interface, Exported])
 def test_any_object_of_the_protocols_is_taken(tap: Tap, wrap: Callable[[torch.Tensor], object]) -> None:
     tensor = torch.randn(300, 200, device="cuda")
-    torch.cuda.synchronize()  # neither object says on which stream its values are made
+    torch.cuda.synchronize()  # neither object has the stream on which its values are computed
     assert tap.capture([wrap(tensor), wrap(tensor.t())]) == 0
     assert same_bits(tensor, tap.value("t0"))
     assert same_bits(tensor.t(), tap.value("t1"))
@@ -186,7 +186,7 @@ def test_a_jax_array_is_taken(tap: Tap, monkeypatch: pytest.MonkeyPatch) -> None
     try:
         place = jax.devices("cuda")[0]
     except RuntimeError:
-        pytest.skip("jax has no CUDA here")
+        pytest.skip("the installed jax has no CUDA")
     array = jax.device_put(np.random.default_rng(0).standard_normal((50, 60), np.float32), place)
     assert tap.capture([array.block_until_ready()]) == 0
     assert tap.value("t0").tobytes() == np.asarray(array).tobytes()

@@ -1,4 +1,4 @@
-"""A training on the GPU that remembers, on the host, what a run should hold of it."""
+"""A training on the GPU that records, on the host, the values that its run should contain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Wrap = Callable[[nn.Module], nn.Module]
 
 
 class Net(nn.Module):
-    """Convolution in channels_last, batch norm, in-place ReLU, a reused layer, a linear head."""
+    """A convolution in channels_last, batch norm, in-place ReLU, a reused layer, a linear head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,8 +37,9 @@ class Net(nn.Module):
 
 @dataclass(kw_only=True)
 class Training:
-    """What a training left: its losses, and (step, name of a parameter) -> weight and gradient before the
-    optimizer's step.
+    """Records of a training.
+
+    Its losses, and (step, name of a parameter) -> weight and gradient before the optimizer's step.
     """
 
     losses: list[torch.Tensor]
@@ -46,7 +47,7 @@ class Training:
     gradients: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
 
     def check(self, hook: Hook) -> None:
-        """The run holds the same bits, every one of them."""
+        """Check that the run contains the same values, bit by bit."""
         trial = td.create_trial(hook.out_dir)
         for (step, name), tensor in self.weights.items():
             assert same_bits(tensor, trial.tensor(name).value(step)), (step, name)
@@ -56,7 +57,7 @@ class Training:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """The same training gives the same bits."""
+    """Make trainings deterministic: the same training gives the same bits."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -74,7 +75,10 @@ def losses_of(
     device: str = "cuda",
     around: Callable[[int], Any] = lambda step: None,
 ) -> Training:
-    """Trains Net from one seed. around(step) is called before each step, and once more after the last."""
+    """Train Net from one seed; return the losses.
+
+    around(step): called before each step and after the last.
+    """
     torch.manual_seed(5)
     model = Net().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     criterion = nn.CrossEntropyLoss()
@@ -111,6 +115,6 @@ def losses_of(
 
 
 def _in_run(name: str) -> str:
-    """ "conv.weight" is "Net_conv.weight" in the run."""
+    """Return the name of a parameter in the run: "conv.weight" is "Net_conv.weight"."""
     module, _, parameter = name.rpartition(".")
     return f"Net_{module}.{parameter}"

@@ -1,9 +1,9 @@
-"""The campaign of false alarms: every healthy training under every rule.
+"""The campaign of false alarms: every rule judges every healthy training.
 
     python -m tests.healthy [--only NAME] [--seeds 3] [--json FILE]
 
-Prints what fired, and in the end how often each rule could judge and how often it fired. Exit status 1 when a
-rule fired where tests/healthy/justified.py has no reason for it.
+Prints the rules that fired, and finally how often each rule could judge and how often it fired. The exit
+status is 1 when a rule fired without a justification in tests/healthy/justified.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.healthy.justified import JUSTIFIED
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.healthy", description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=list(TRAININGS), default=[])
-    parser.add_argument("--seeds", type=int, default=1, help="so often, each time with other random numbers")
+    parser.add_argument("--seeds", type=int, default=1, help="number of repetitions with other seeds")
     parser.add_argument("--json", type=Path, help="file for all outcomes")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)

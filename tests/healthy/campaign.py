@@ -1,4 +1,4 @@
-"""Runs the healthy trainings, each captured densely, and judges each by all rules as they are by default."""
+"""Runs the healthy trainings with dense capture, and judges each by all rules with default parameters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.healthy.transfer import TRANSFER
 __all__ = ["TRAININGS", "Outcome", "judge_all"]
 
 TRAININGS: Mapping[str, Callable[[], Job]] = {**DIGITS, **TABULAR, **TEXT, **GENERATIVE, **TRANSFER}
-_INTERVAL = 5  # far denser than a user's: more steps at which a rule may be wrong
+_INTERVAL = 5  # much denser than usual: more steps at which a rule may be wrong
 _WHOLE = ("weights", "biases", "gradients", "inputs", "outputs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one rule said about one training. text: the verdict, with the first finding's reason."""
+    """Result of one rule for one training. text: the verdict, with the reason of the first finding."""
 
     training: str
     code: str
@@ -41,7 +41,10 @@ class Outcome:
 def judge_all(
     folder: Path, names: tuple[str, ...] = (), seed: int = 0
 ) -> Iterator[tuple[float, list[Outcome]]]:
-    """The last loss of each training, and what each rule says. Raises AssertionError for one that failed."""
+    """Return the last loss of each training and the results of all rules.
+
+    Raises AssertionError if a loss is too high.
+    """
     for at, (name, make) in enumerate(TRAININGS.items()):
         if names and name not in names:
             continue

@@ -1,4 +1,4 @@
-"""Trainings on handwritten digits: perceptrons and convolutions, each with another recipe."""
+"""Trainings on handwritten digits: perceptrons and convolutions, each with a different recipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["DIGITS", "Residual", "digits"]
 
 @cache
 def digits(*, flat: bool) -> tuple[Data, Data]:
-    """For training and held out; standardised, as rows of 64 or images of one channel."""
+    """Return standardised training and held-out data, as rows of 64 values or images of one channel."""
     loaded = sklearn.datasets.load_digits()
     images = torch.tensor(loaded.images, dtype=torch.float32)
     images = (images - images.mean()) / images.std()

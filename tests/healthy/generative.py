@@ -1,4 +1,4 @@
-"""Autoencoders of three kinds, on handwritten digits."""
+"""Three kinds of autoencoders on handwritten digits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def autoencoder() -> Job:
 
 
 class Variational(nn.Module):
-    """Gives the reconstruction, and mean and log variance of the code."""
+    """Returns the reconstruction, and mean and log variance of the code."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Job: a small training as a value, and the loop that all of them share."""
+"""Job: a small training as a value, and the loop that plays all of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tdcore.hooks.pytorch import Hook
 
 __all__ = ["Data", "Job", "train"]
 
-Scheduler = Any  # of torch.optim.lr_scheduler, whose base class is not public in older versions
+Scheduler = Any  # from torch.optim.lr_scheduler, whose base class is private in older versions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """inputs and targets, one per row."""
+    """Inputs and targets, one row per sample."""
 
     inputs: Tensor
     targets: Tensor
 
     def batches(self, size: int, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """All rows, shuffled when there is a generator; without a last batch that is too small."""
+        """Yield batches of all rows, shuffled if there is a generator, without an incomplete last batch."""
         count = len(self.inputs)
         order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
         for start in range(0, max(1, count - size // 2), size):
@@ -35,10 +35,11 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training. classes: whether targets are classes, whose labels and predictions are recorded too.
+    """One training.
 
-    limit: what the last loss of the data that was held out (or else of the training) must be below; a
-    training that does not get there is not a healthy one.
+    classes: whether targets are classes; then labels and predictions are recorded, too. limit: upper limit of
+    the last loss on held-out data (or else on training data); a training above this limit is not a healthy
+    one.
     """
 
     model: nn.Module
@@ -56,7 +57,7 @@ class Job:
 
 
 def train(job: Job, hook: Hook) -> float:
-    """Trains, with `hook` attached; the last mean loss."""
+    """Train with `hook` attached; return the last mean loss."""
     hook.register_module(job.model)
     hook.register_loss(job.loss)
     shuffle = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""Findings on healthy trainings that are right: (training, code of the rule) -> why."""
+"""Justified findings on healthy trainings: (training, code of the rule) -> justification."""
 
 from __future__ import annotations
 

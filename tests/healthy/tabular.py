@@ -1,4 +1,4 @@
-"""Trainings on tables: classes and numbers, few rows and many, with categories."""
+"""Trainings on tables: classification and regression, few rows and many, with categories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TABULAR"]
 
 
 def _split(rows: Any, kind: torch.dtype) -> tuple[Data, Data]:
-    """Three quarters and the rest, shuffled; inputs are standardised. rows: inputs and targets."""
+    """Shuffle, standardise inputs, and split into three quarters for training and a quarter held out."""
     inputs, targets = rows
     table = torch.tensor(np.asarray(inputs), dtype=torch.float32)
     table = (table - table.mean(0)) / table.std(0)
@@ -35,7 +35,7 @@ def _perceptron(inputs: int, outputs: int, act: type[nn.Module], width: int = 32
 
 
 def _classes(model: nn.Module, optimizer: torch.optim.Optimizer, table: Any, **settings: Any) -> Job:
-    """A training on classes. table: inputs and targets."""
+    """Return a classification. table: inputs and targets."""
     data, held_out = _split(table, torch.int64)
     defaults: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "batch": 16, "limit": 0.3}
     chosen = {**defaults, **settings}
@@ -43,7 +43,7 @@ def _classes(model: nn.Module, optimizer: torch.optim.Optimizer, table: Any, **s
 
 
 def _numbers(model: nn.Module, optimizer: torch.optim.Optimizer, table: Any, **settings: Any) -> Job:
-    """A training on numbers. table: inputs and targets."""
+    """Return a regression. table: inputs and targets."""
     data, held_out = _split(table, torch.float32)
     return Job(model=model, optimizer=optimizer, data=data, held_out=held_out, **settings)
 
@@ -84,7 +84,7 @@ def friedman() -> Job:
 
 
 class Categories(nn.Module):
-    """Three categories, each embedded, then a perceptron."""
+    """Three categories, each with an embedding, then a perceptron."""
 
     def __init__(self, sizes: tuple[int, ...], width: int = 8) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Categories(nn.Module):
 
 
 def categories() -> Job:
-    """A sum of effects of the categories, with noise."""
+    """A regression: the sum of effects of the categories, with noise."""
     random = np.random.default_rng(0)
     sizes = (12, 7, 30)
     rows = np.stack([random.integers(0, size, 3000) for size in sizes], axis=1)

@@ -1,4 +1,4 @@
-"""Trainings on text (this project's own documentation) and on a sequence of numbers."""
+"""Trainings on text (the documentation of this project) and on a sequence of numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _next_letter() -> tuple[Data, Data]:
 
 
 class NextLetter(nn.Module):
-    """The loss over all places of all sequences."""
+    """The cross-entropy over all positions of all sequences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def transformer() -> Job:
 
 
 class WordBag(nn.Module):
-    """The mean of the words' embeddings, without the padding (word 0)."""
+    """The mean of word embeddings, without the padding (word 0)."""
 
     def __init__(self, words: int, classes: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class WordBag(nn.Module):
 
 
 def which_document() -> Job:
-    """Pieces of 6 to 12 words, padded to 12: which document are they from?"""
+    """Return pieces of 6 to 12 words, padded to 12, and the document of each piece."""
     words: dict[str, int] = {}
     rows: list[list[int]] = []
     targets: list[int] = []

@@ -1,4 +1,4 @@
-"""A net that was trained before: tuned as a whole, and with a frozen body."""
+"""A pretrained network: fine-tuned completely, and with a frozen body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.healthy.job import Data, Job
 
 __all__ = ["TRANSFER"]
 
-_KNOWN = 6  # the net learned smaller digits first
+_KNOWN = 6  # the network was trained on smaller digits first
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Trainings of compiled models that tests of torch.compile share, and what a run of one holds."""
+"""Trainings of compiled models, shared by the tests of torch.compile, and the contents of their runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Build = Callable[[nn.Module, nn.Module], Forward]
 def train(
     forward: Forward, model: nn.Module, steps: int, compiler: Callable[..., Any] | None = None
 ) -> list[torch.Tensor]:
-    """The losses of some steps on data that depend on the step alone. compiler: of the optimizer's step."""
+    """Train on data that depend only on the step; return the losses.
+
+    compiler: compiles the optimizer's step.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     take_step = compiler(optimizer.step) if compiler is not None else optimizer.step
     losses = []
@@ -39,24 +42,24 @@ def train(
 
 
 def wrapped(model: nn.Module, criterion: nn.Module, **options: Any) -> Forward:
-    """torch.compile(model) and a loss that is not compiled."""
+    """Compile the model; the loss is not compiled."""
     faster = torch.compile(model, **{"fullgraph": True, "backend": "aot_eager", **options})
     return lambda x: criterion(faster(x), torch.zeros(5, 3))
 
 
 def eager(model: nn.Module, criterion: nn.Module) -> Forward:
-    """Nothing is compiled."""
+    """Compile nothing."""
     return lambda x: criterion(model(x), torch.zeros(5, 3))
 
 
 def net() -> Net:
-    """Always the same one."""
+    """Return a network whose weights are always the same."""
     torch.manual_seed(0)
     return Net()
 
 
 def captured(make_hook: MakeHook, read_run: ReadRun, build: Build, folder: Any, when: str) -> tuple[Any, Any]:
-    """The run and the losses of a training of five steps; steps 0, 2 and 4 are saved."""
+    """Return the run and the losses of a training of five steps; steps 0, 2 and 4 are saved."""
     model, criterion = net(), nn.MSELoss()
     hook = make_hook(
         out_dir=folder, include_collections=EVERYTHING, save_config=td.SaveConfig(save_interval=2)

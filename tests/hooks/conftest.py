@@ -1,4 +1,4 @@
-"""Fixtures for hook tests: real sessions with a flusher thread, and a reader of what they left."""
+"""Fixtures for tests of hooks: real sessions with a flusher thread, and a reader of their runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tdcore.hooks.pytorch.compile import code_variants
 
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
-    """For tests that call torch.compile: no code is compiled, and for later tests none ever was."""
-    import torch._dynamo.utils  # takes a second
+    """Reset torch.compile before the test; later tests behave as if nothing had been compiled."""
+    import torch._dynamo.utils  # the import takes a second
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -29,7 +29,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 class Captured:
-    """What a run holds, as plain values."""
+    """Content of a run, as plain values."""
 
     def __init__(self, path: Path) -> None:
         self.trial = td.create_trial(str(path))
@@ -37,19 +37,19 @@ class Captured:
         self.rows = sorted(rows, key=lambda row: (row["attempt"], row["step"], row["seq"]))
 
     def names(self, step: int | None = None) -> list[str]:
-        """Names in order of execution, of one step or of all."""
+        """Return names in order of execution, of one step or of all steps."""
         return [row["name"] for row in self.rows if step is None or row["step"] == step]
 
     def of(self, name: str) -> list[dict[str, Any]]:
-        """Rows of one tensor."""
+        """Return the rows of one tensor."""
         return [row for row in self.rows if row["name"] == name]
 
     def steps(self, name: str) -> list[int]:
-        """Steps at which there is a row of the tensor."""
+        """Return the steps in which the tensor has a row."""
         return [row["step"] for row in self.of(name)]
 
     def value(self, name: str, step: int, call: int | None = None) -> npt.NDArray[Any]:
-        """Payload of one capture."""
+        """Return the payload of one capture."""
         value: npt.NDArray[Any] = self.trial.tensor(name).value(step, call=call)
         return value
 
@@ -60,7 +60,7 @@ ReadRun = Callable[[Hook], Captured]
 
 @pytest.fixture
 def make_hook(tmp_path: Path) -> Iterator[MakeHook]:
-    """Hooks on small rings; every step is saved unless save_config says otherwise."""
+    """Create hooks with small rings; every step is saved unless save_config differs."""
     made: list[Hook] = []
 
     def make(**options: Any) -> Hook:
@@ -79,7 +79,7 @@ def make_hook(tmp_path: Path) -> Iterator[MakeHook]:
 
 @pytest.fixture
 def read_run() -> ReadRun:
-    """Closes the hook and reads its run."""
+    """Close the hook and read its run."""
 
     def read(hook: Hook) -> Captured:
         hook.close()
@@ -91,4 +91,4 @@ def read_run() -> ReadRun:
 @pytest.fixture(autouse=True)
 def _one_seed_one_thread() -> None:
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # the models are tiny: more threads only wait for each other
+    torch.set_num_threads(1)  # the models are tiny: more threads would only wait for each other

@@ -1,4 +1,4 @@
-"""Small models that hook tests train."""
+"""Small models for tests of hooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Two layers and a ReLU that writes into the output of the first."""
+    """Two layers, and a ReLU that writes into the output of the first layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ def train(
     batch: int = 5,
     features: int = 4,
 ) -> list[torch.Tensor]:
-    """A plain loop on random data. Returns the losses."""
+    """Train with a plain loop on random data; return the losses."""
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Models whose graphs have a shape of their own: one for each row of the support matrix. All take (n, 4)."""
+"""Models with special graphs, one for each row of the support matrix. All take inputs of shape (n, 4)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Nests(nn.Module):
 
 
 class Pools(nn.Module):
-    """Takes a jagged tensor and gives one for each of its rows."""
+    """Takes a jagged tensor and returns a row for each of its rows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""The support matrix, the table in docs/pytorch.md, made by the tests that show it.
+"""The support matrix, the table in docs/pytorch.md, which is generated from the tests.
 
-    pytest tests -m supports --proofs write     writes it between its two comments, leaves the page alone
-    pytest tests --proofs check                 fails when the table is not what these tests make it
+    pytest tests -m supports --proofs write     writes the table, and leaves the rest of the page unchanged
+    pytest tests --proofs check                 fails when the table does not match the tests
 
-A test says what it shows by `@pytest.mark.supports("DDP", "values")`. tests/conftest.py takes this in as a
-plugin; tests/shown.py counts.
+A test declares the cell that it proves with `@pytest.mark.supports("DDP", "values")`. tests/conftest.py loads
+this module as a plugin; tests/shown.py counts the tests.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ GROUPS = {
 
 
 def matrix(mark: str, path: Path, groups: Mapping[str, tuple[str, ...]], columns: tuple[str, ...]) -> Page:
-    """A page with one table between two comments: groups of rows, and the number of tests in each cell."""
+    """Describe a page with one table between two comments: groups of rows, counts of tests in the cells."""
     begin = f"<!-- The table, made by the tests: pytest tests -m {mark} --proofs write -->\n"
     end = "<!-- The end of the table. -->\n"
 
     def text(old: str, passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
-        """The page with a new table; a page without the two comments gets it at its end."""
+        """Return the page with a new table; a page without the two comments gets the table at its end."""
         before, found, rest = old.partition(begin)
         after = rest.partition(end)[2] if found else ""
         return before + begin + _table(groups, columns, passed, gpu) + end + after
@@ -110,7 +110,7 @@ def _table(
 
 
 def _shown(passed: int, gpu: int) -> str:
-    """One cell. A test for a GPU that ran elsewhere, or not at all, is not a number of this table."""
+    """Return the text of one cell. Tests that need a GPU are counted separately."""
     return f"{passed or '0'} (+{gpu} on a GPU)" if gpu else str(passed or "")
 
 

@@ -1,4 +1,4 @@
-"""How the model, optimizers and losses of a script are found that does not know tdcore."""
+"""Automatic attachment: finding the model, optimizers and losses of a script that does not import tdcore."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .models import Net, train
 
 
 class Watched:
-    """An attachment, the hook that it made, and what it said."""
+    """An attachment with the hooks that it created and the messages that it logged."""
 
     def __init__(self, make_hook: MakeHook, options: dict[str, Any]) -> None:
         self.hooks: list[Hook] = []
@@ -51,8 +51,8 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watch(make_hook: MakeHook) -> Iterator[Watch]:
-    """Starts to look for a training; everything is captured unless collections are given."""
-    gc.collect()  # optimizers of other tests
+    """Start to search for a training; captures weights, gradients and outputs by default."""
+    gc.collect()  # frees the optimizers of other tests
     made: list[Watched] = []
 
     def start(**options: Any) -> Watched:
@@ -67,7 +67,7 @@ def watch(make_hook: MakeHook) -> Iterator[Watch]:
 
 @pytest.fixture(autouse=True)
 def no_older_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optimizers that other tests have left in the process count as gone."""
+    """Hide optimizers that other tests have left in the process."""
     older = live_instances(torch.optim.Optimizer)
 
     def younger(kind: type) -> list[Any]:
@@ -88,7 +88,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
 
 
 def update_in_place(model: nn.Module) -> None:
-    """A hand-written update: weights change, and no counter of torch changes with them."""
+    """Update the weights by hand, without an effect on any counter of torch."""
     for parameter in model.parameters():
         assert parameter.grad is not None
         parameter.data.add_(parameter.grad, alpha=-0.1)
@@ -155,7 +155,7 @@ def test_what_no_optimizer_holds_is_not_taken_for_the_model(watch: Watch) -> Non
     watched = watch()
     teacher, average, model = nn.Linear(4, 4), Net().requires_grad_(False), Net()
     teacher(torch.randn(2, 4)).sum().backward()
-    model(torch.randn(2, 4))  # before there is an optimizer
+    model(torch.randn(2, 4))  # before an optimizer exists
     optimizer = sgd(model)
     with torch.no_grad():
         model(torch.randn(2, 4))
@@ -173,7 +173,7 @@ def test_further_models_that_train_are_recorded_or_named(watch: Watch, read_run:
         pass
 
     class Pair(nn.Module):
-        """Holds both, and is never called."""
+        """A module that contains both models and is never called."""
 
         def __init__(self, **parts: nn.Module) -> None:
             super().__init__()
@@ -238,7 +238,7 @@ def test_optimizer_hooks_of_the_script_do_not_change_while_torch_iterates_over_t
     try:
         for _ in range(4):
             for layer, optimizer in zip(layers, optimizers, strict=True):
-                layer.forward(torch.randn(2, 4)).sum().backward()  # no hook of the module runs
+                layer.forward(torch.randn(2, 4)).sum().backward()  # calls none of the module's hooks
                 optimizer.step()
     finally:
         handle.remove()
@@ -368,7 +368,7 @@ def test_a_step_that_is_not_saved_costs_one_look_at_its_loss(watch: Watch) -> No
         train(model, optimizer, steps=10)
     assert watched.hook.global_step == 11
     ours = {name: count for name, count in counting.calls.items() if name.startswith("auto_attach.py")}
-    assert sum(ours.values()) == 20  # __get__ and what it calls, once per backward
+    assert sum(ours.values()) == 20  # __get__ and the function that it calls, once per backward
     spent = sum(count for name, count in counting.instructions.items() if name.startswith("auto_attach.py"))
     assert spent <= 10 * 60, counting.where()
 
@@ -381,7 +381,7 @@ def test_a_model_and_its_copy_become_scripts_while_they_are_recorded(watch: Watc
     hooks = dict(model._forward_pre_hooks)
     x = torch.ones(2, 4)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script is to go
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script is deprecated
         scripted = [torch.jit.script(each) for each in (model, copy.deepcopy(model))]
     assert dict(model._forward_pre_hooks) == hooks
     assert all(torch.equal(each(x), model(x)) for each in scripted)
@@ -389,7 +389,7 @@ def test_a_model_and_its_copy_become_scripts_while_they_are_recorded(watch: Watc
 
 
 class Counted(nn.Module):
-    """A loss that ends in a multiplication, and how often it was computed."""
+    """A loss that ends in a multiplication, with a count of its computations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -412,4 +412,4 @@ def test_a_loss_that_is_checkpointed_is_not_computed_once_more(watch: Watch) -> 
         loss.backward()
         optimizer.step()
     assert watched.hooks
-    assert model.calls == 4  # each forward, and once more in its backward
+    assert model.calls == 4  # each forward, and its recomputation in backward

@@ -1,4 +1,4 @@
-"""Requests to capture more: every step of the next n is saved, and the training is left as it is."""
+"""Requests to capture more: each of the next n steps is saved, and the training is not changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Steps = Callable[[int], None]
 
 
 def ask(hook: Hook, number: int, document: bytes) -> None:
-    """As the action does, then waits until the flusher has passed it on."""
+    """Write a request as the action does, then wait until the flusher has passed it on."""
     LocalSink(Path(hook.out_dir)).put_new(capture_key(0, number), [document])
     wait_until(hook._control_changed, "the request arrived")
 
@@ -132,7 +132,7 @@ def test_a_foreign_file_is_ignored_with_a_note_and_the_next_one_counts(
 
 
 def test_many_requests_make_steps_no_dearer(make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those that save, once the requests are over, nor the step that takes a request."""
+    """Neither saved steps after the requests nor the step that takes a request cost more."""
     hook = make_hook(include_collections=["weights"], save_config=td.SaveConfig(save_interval=1))
     clock, mode = hook._clock, td.modes.TRAIN.value
     for number in range(50):
@@ -210,7 +210,7 @@ def test_a_step_without_a_request_looks_once_and_finds_nothing(make_hook: MakeHo
 
 
 def test_a_rule_that_fires_has_the_training_save_more(tmp_path: Path) -> None:
-    """All of the way: hook, flusher, rule, action, control/, flusher, hook."""
+    """The whole path: hook, flusher, rule, action, control/, flusher, hook."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for _ in range(10):

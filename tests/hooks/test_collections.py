@@ -1,4 +1,4 @@
-"""Collections of a hook in a training: what they select, and when it is saved."""
+"""Collections of a hook in a training: the tensors that they select, and when these are saved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY_SECOND = {ModeKeys.TRAIN: SaveConfigMode(save_interval=2)}
 
 
 class Odd(nn.Module):
-    """Parameters whose names have no "weight" in them."""
+    """A module whose parameter names do not contain "weight"."""
 
     def __init__(self) -> None:
         super().__init__()

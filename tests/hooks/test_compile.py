@@ -1,4 +1,4 @@
-"""Capture in models that torch.compile has compiled: values, graphs, variants, and the training unchanged."""
+"""Models compiled by torch.compile: values, graphs, variants, an unchanged training."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(
 
 
 def of_two_models(make_hook: MakeHook, read_run: ReadRun, folder: Any, compiling: bool) -> tuple[Any, Any]:
-    """A run of a generator and a critic in one function, and the losses. Steps 0 and 2 are saved."""
+    """Return a run of a generator and a critic in one function, and the losses. Steps 0 and 2 are saved."""
     generator, judge = net(), nn.Linear(3, 2)
     critic = nn.Sequential(judge, nn.Tanh())
     nn.init.constant_(judge.weight, 0.5)
@@ -123,7 +123,7 @@ def of_two_models(make_hook: MakeHook, read_run: ReadRun, folder: Any, compiling
     hook.register_module(critic)
     losses = train(faster, nn.ModuleList([generator, critic]), 4)
     assert not hook._faults
-    assert "compiled" not in hook._notes  # no step whose forward ran without module hooks
+    assert "compiled" not in hook._notes  # the forward of every step ran with module hooks
     return read_run(hook), losses
 
 

@@ -1,4 +1,4 @@
-"""Compiled code where capture cannot reach: bodies of operators, compiled backwards and optimizers."""
+"""Compiled code that capture cannot reach: bodies of operators, compiled backwards and optimizers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Outer(nn.Module):
-    """Calls its block once as it is, and once inside of an operator with a body."""
+    """Calls its block once directly, and once inside of a higher-order operator."""
 
     def __init__(self, operator: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_a_model_that_is_only_called_inside_of_an_operator_is_noted(
 
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor:UserWarning"
-)  # of torch, about its own code
+)  # torch warns about its own code
 def test_compiled_autograd_leaves_the_training_alone_and_gives_every_gradient(
     make_hook: MakeHook, read_run: ReadRun, tmp_path: Any
 ) -> None:
@@ -131,7 +131,7 @@ def test_compiled_autograd_leaves_the_training_alone_and_gives_every_gradient(
         assert np.array_equal(run.value(name, step), expected.value(name, step)), name
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 def test_a_compiled_step_of_the_optimizer_gives_weights_and_gradients(
     make_hook: MakeHook, read_run: ReadRun, tmp_path: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""Compiled by inductor, and replayed by CUDA graphs: values, graphs, variants, and the training unchanged."""
+"""Models compiled by inductor or replayed by CUDA graphs: values, graphs, variants, an unchanged training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shows(mode: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", [shows("default"), shows("max-autotune")])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own code
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 @pytest.mark.filterwarnings("ignore:Not enough SMs:UserWarning")
 def test_inductor_keeps_every_capture_and_its_order_and_all_losses(
     make_hook: MakeHook, read_run: ReadRun, tmp_path: Any, mode: str
@@ -49,7 +49,7 @@ def test_inductor_keeps_every_capture_and_its_order_and_all_losses(
 
 
 class Replayed(torch.autograd.Function):
-    """What make_graphed_callables makes of a forward: it calls no module, and its output is one buffer."""
+    """Stand-in for a forward of make_graphed_callables: calls no module, writes its output into a buffer."""
 
     @staticmethod
     def forward(ctx: Any, buffer: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Every way to train in one process, put through the same questions: a row of the support matrix each."""
+"""Every way to train in one process, with the same tests for each: each is a row of the support matrix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),
 ]
 
-Steps = Generator[torch.Tensor, None, None]  # trains one step for each requested loss
+Steps = Generator[torch.Tensor, None, None]  # trains one step each time a loss is requested
 Train = Callable[[nn.Module], Steps]
 
 
@@ -221,7 +221,10 @@ CONFIGURATIONS: dict[str, tuple[Callable[[], nn.Module], Train]] = {
 
 
 def every(column: str, *, played: bool = False) -> pytest.MarkDecorator:
-    """The test once per configuration, each a proof for its row. played: with what the fixture made of it."""
+    """Parametrize a test by configuration; each case counts in its row of the support matrix.
+
+    played: pass the fixture `played` instead of the name of the row.
+    """
     rows = [pytest.param(row, marks=pytest.mark.supports(row, column)) for row in CONFIGURATIONS]
     return pytest.mark.parametrize("played" if played else "row", rows, indirect=played)
 
@@ -240,7 +243,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def reachable(start: object) -> list[object]:
-    """Everything that an object keeps alive, without modules of Python, classes and functions."""
+    """Return all objects that an object keeps alive, except Python modules, classes and functions."""
     found, pending = {id(start): start}, [start]
     while pending:
         for one in gc.get_referents(pending.pop()):
@@ -251,7 +254,7 @@ def reachable(start: object) -> list[object]:
 
 
 def hooks_on(model: nn.Module) -> list[object]:
-    """Everything that is registered on modules and parameters, by identity."""
+    """Return all hooks on modules and parameters, and all overridden forwards."""
     carried: list[object] = []
     for module in model.modules():
         for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
@@ -264,7 +267,7 @@ def hooks_on(model: nn.Module) -> list[object]:
 
 
 class Played(NamedTuple):
-    """Four steps, everything captured; the model was copied after the second."""
+    """A training of four steps with everything captured; the model was copied after the second step."""
 
     hook: Hook
     model: nn.Module
@@ -344,7 +347,7 @@ def test_a_step_that_is_not_saved_costs_the_same_few_calls_whatever_the_model(
         register_optimizer_step_post_hook(seen("step")),
     ]
     steps = train(model)
-    for _ in range(8):  # some saved, all begun are over
+    for _ in range(8):  # some steps are saved, and every step of the save interval is over
         next(steps)
     tensors = hook.counters().tensors
     assert tensors > 0

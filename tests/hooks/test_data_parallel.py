@@ -1,4 +1,4 @@
-"""nn.DataParallel around a module that is registered itself: its copies run, and not the module."""
+"""nn.DataParallel around a registered module: only its replicas run, and not the module itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .test_survive import replicate
 
 
 def losses_of(hook: Hook | None) -> list[float]:
-    """Of a training whose forwards run in a copy, as DataParallel's first device has one."""
+    """Train a model whose forwards run in a replica, as on DataParallel's first device; return the losses."""
     torch.manual_seed(3)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -24,7 +24,7 @@ def losses_of(hook: Hook | None) -> list[float]:
     losses = []
     for _ in range(3):
         loss = replicate(model)(torch.randn(5, 4)).square().mean()
-        for parameter in model.parameters():  # what backward through the copy would give
+        for parameter in model.parameters():  # stands for a backward through the replica
             parameter.grad = torch.full_like(parameter, float(loss))
         optimizer.step()
         losses.append(float(loss))

@@ -1,8 +1,8 @@
 """Errors of tdcore inside hooks that PyTorch calls do not reach the training.
 
-The test trains once and records two kinds of functions: entries, which are functions of tdcore that other
-code calls, and functions that an entry calls. Then it trains once for each such pair and raises an error in
-the second function.
+The test trains once and records pairs of functions: an entry, which is a function of tdcore that other code
+calls, and a function that the entry calls. Then it trains once for each pair and raises an error in the
+second function.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tdcore.modes import ModeKeys
 
 from .conftest import MakeHook
 
-# Folders of the package, and functions whose errors a script may see: they check arguments.
+# Folders of the package, and functions that check arguments: their errors may reach the script.
 _FOLDERS = tuple(str(Path(one.__file__ or "").parent) for one in (td, tdcore.hooks))
 _PUBLIC = {"register_module", "register_loss", "set_epoch", "close", "step", "__init__", "__new__"}
-# Functions that an entry delegates its whole work to. They count as entries.
+# Functions to which an entry delegates all its work. They count as entries.
 _GUARDS = {"_guarded", "_save", "_check_control_guarded", "_next_step", "observed"}
 _STEPS = 3
 
@@ -39,7 +39,7 @@ Pair = tuple[str, str]
 
 
 class PlantedError(Exception):
-    """The error."""
+    """The error that the test raises."""
 
 
 def is_ours(code: CodeType) -> bool:
@@ -51,7 +51,7 @@ def name_of(code: CodeType) -> str:
 
 
 def is_entry(frame: FrameType) -> bool:
-    """Called by something else, or what such a call is handed on to."""
+    """Return whether a function of tdcore was called from outside, directly or through delegation."""
     caller = frame.f_back
     if caller is None or not is_ours(caller.f_code):
         return True
@@ -64,7 +64,7 @@ def _hands_on(caller: CodeType, code: CodeType) -> bool:
 
 @dataclass
 class Tracer:
-    """A trace function. plant: where to raise, once; None: only notes the pairs."""
+    """A trace function. plant: the pair at which to raise once; None records the pairs without raising."""
 
     plant: Pair | None = None
     pairs: dict[Pair, None] = field(default_factory=dict)
@@ -80,11 +80,11 @@ class Tracer:
         self.pairs[pair] = None
         if pair == self.plant:
             self.raised = True
-            raise PlantedError  # which ends the tracing, too
+            raise PlantedError  # also ends the tracing
 
 
 class Model(nn.Module):
-    """Has a part that is computed again in backward, one that runs twice and one that never does."""
+    """Has a part that is recomputed in backward, a layer that runs twice and a layer that never runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ Loop = Callable[[nn.Module, nn.Module, Hook | None], list[float]]
 
 
 def plain_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> list[float]:
-    """With an evaluation in each step, and a loss of its own."""
+    """Train with an evaluation in each step, and a loss recorded by the script."""
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.1), []
     for _ in range(_STEPS):
         optimizer.zero_grad()
@@ -123,7 +123,7 @@ def plain_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> lis
 
 
 def scaled_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> list[float]:
-    """Accumulates two micro-batches, and scales the loss."""
+    """Accumulate two micro-batches per step, and scale the loss."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
     for _ in range(_STEPS):
@@ -138,7 +138,7 @@ def scaled_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> li
 
 
 def closure_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> list[float]:
-    """An optimizer that evaluates several times."""
+    """Train with an optimizer that evaluates its closure several times."""
     optimizer, losses = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2), list[float]()
 
     def closure() -> torch.Tensor:
@@ -155,7 +155,7 @@ def closure_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> l
 
 
 def method_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> list[float]:
-    """Through another method than forward, with updates by hand; steps and modes are said at the end."""
+    """Train through a method other than forward, updating by hand; the last steps set mode, epoch, step."""
     losses = []
     for step in range(_STEPS + 2):
         if hook is not None and step >= _STEPS:
@@ -173,7 +173,7 @@ def method_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> li
 
 
 def compute(loop: Loop, hook: Hook | None, tracer: Any = None) -> tuple[list[float], list[torch.Tensor]]:
-    """Losses and final weights."""
+    """Run a loop; return its losses and the final weights."""
     torch.manual_seed(0)
     model, criterion = Model(), nn.MSELoss()
     if hook is not None:
@@ -196,7 +196,7 @@ def hook_for(make_hook: MakeHook, folder: Path) -> Hook:
 def test_an_error_anywhere_in_a_call_of_torch_stays_in_the_hook(
     make_hook: MakeHook, tmp_path: Path, caplog: pytest.LogCaptureFixture, loop: Loop
 ) -> None:
-    gc.collect()  # hooks that other tests left: they would end within a training, and be noted
+    gc.collect()  # hooks that other tests left would be closed during a training, and would be recorded
     expected = compute(loop, None)
     notes = Tracer()
     with hook_for(make_hook, tmp_path / "noted") as hook:
@@ -218,7 +218,7 @@ def test_an_error_anywhere_in_a_call_of_torch_stays_in_the_hook(
             if not planted.raised:
                 wrong.append(f"{pair}: the error was not planted")
             if not hook._faults and not told:
-                wrong.append(f"{pair}: nothing tells of the error")
+                wrong.append(f"{pair}: neither a fault nor a log message contains the error")
             if told > 1:
                 wrong.append(f"{pair}: the error is logged {told} times")
     assert not wrong, "\n".join(wrong)

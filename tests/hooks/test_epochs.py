@@ -1,4 +1,4 @@
-"""Hook.set_epoch: which epoch a saved step belongs to, as the script counts."""
+"""Hook.set_epoch: the epoch of a saved step is the number that the script has set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .models import Net
 
 
 def trained(hook: Hook, lengths: list[tuple[int, int]]) -> td.Trial:
-    """Train epochs of so many training and evaluation steps each, numbered from 5."""
+    """Train epochs, numbered from 5. lengths: the numbers of training and evaluation steps of each epoch."""
     model = Net()
     hook.register_module(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -49,7 +49,7 @@ def test_a_saved_step_has_the_epoch_in_which_it_ran(make_hook: MakeHook) -> None
     trial = trained(
         make_hook(save_all=True, save_config=td.SaveConfig(save_interval=3)), [(4, 2), (2, 0), (5, 1)]
     )
-    # Steps of training 0 3 6 9 and of evaluation 0 are saved: the global ones 0, 3, 4, 8, 11.
+    # Steps 0, 3, 6, 9 of training and 0 of evaluation are saved: the global steps 0, 3, 4, 8, 11.
     found = {(trial.mode(step).name, trial.mode_step(step)): trial.epoch(step) for step in trial.steps()}
     assert found == {
         ("TRAIN", 0): 5, ("TRAIN", 3): 5, ("EVAL", 0): 5, ("TRAIN", 6): 7, ("TRAIN", 9): 7,
@@ -140,7 +140,7 @@ def test_epochs_follow_steps_that_get_other_numbers(tmp_path: Path) -> None:
     second.flush()
     reader = td.create_trial(tmp_path)._reader
     assert [reader.epochs.of(0, "worker_1", step) for step in (0, 3, 6, 8)] == [0, 1, 2, 2]
-    for _ in range(3):  # only the first worker evaluates, so its steps have other numbers
+    for _ in range(3):  # only the first worker evaluates, so its global steps have other numbers
         first.train(3)
         first.evaluate(2)
     first.end()

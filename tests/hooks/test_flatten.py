@@ -1,4 +1,4 @@
-"""Outputs that are nested: which tensors are taken out of them, and what those are called."""
+"""Nested outputs: which tensors are taken out of them, and the names of these tensors."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def train(hook: Hook, model: nn.Module, steps: int = 3) -> list[torch.Tensor]:
 
 
 class Keeps(Hook):
-    """Captures what it is called with, and a second value of its own."""
+    """Records its calls, and captures the outputs of linear layers only."""
 
     seen: list[tuple[str, int]]
 

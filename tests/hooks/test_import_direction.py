@@ -1,6 +1,7 @@
-"""Imports of hooks/ go in one direction: a sub-package imports those before it in LAYERS, never those after.
+"""Imports of hooks/ go in one direction: a sub-package imports only those before it in LAYERS.
 
-Imports for annotations (`if TYPE_CHECKING:`) and imports inside of functions do not count: they load nothing.
+Imports for annotations (`if TYPE_CHECKING:`) and imports inside of functions do not count, because they do
+not load modules at import time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "hooks"
 PYTORCH = "tdcore.hooks.pytorch"
 
-# Sub-packages of hooks/pytorch, each with those that it may import. Files of hooks/pytorch may import all.
+# Sub-packages of hooks/pytorch, each with those that it may import. Files in hooks/pytorch may import all.
 LAYERS: dict[str, set[str]] = {
     "model": set(),
     "compile": {"model"},
@@ -23,12 +24,12 @@ LAYERS: dict[str, set[str]] = {
     "parameters": {"model", "compile", "distributed"},
     "steps": {"model", "compile", "distributed", "forward", "parameters"},
 }
-# Modules for the trainers of other libraries, which are made of the PyTorch hook.
+# Modules for the trainers of other libraries, which use the PyTorch hook.
 TRAINERS = {"lightning", "transformers"}
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """Names of the modules that importing the file imports."""
+    """Return the names of the modules that the file imports at import time."""
     pending: list[ast.AST] = [ast.parse(file.read_text())]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
@@ -108,7 +109,7 @@ def test_no_two_modules_import_each_other_in_a_circle() -> None:
         name: {target for target in files for each in imports_of(file) if f"{each}.".startswith(f"{target}.")}
         for name, file in files.items()
     }
-    while imported:  # take away what imports nothing that is left
+    while imported:  # remove modules that import none of the remaining ones
         free = {name for name, targets in imported.items() if targets.isdisjoint(imported)}
         assert free, f"a circle of imports is among {sorted(imported)}"
         imported = {name: targets for name, targets in imported.items() if name not in free}

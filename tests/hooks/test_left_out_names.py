@@ -1,4 +1,4 @@
-"""Names: a model may have any number of tensors, and a reader is told of those that are not recorded."""
+"""Names: a model may have any number of tensors, and readers report tensors without a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAYERS, EXPERTS = 48, 128
 
 
 class Experts(torch.nn.Module):
-    """A mixture of experts in small: each expert is a module of its own with its own names."""
+    """A small mixture of experts: each expert is a separate module with its own parameters."""
 
     def __init__(self, layers: int, experts: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ SMALL = td.RingConfig(ring_bytes=1 << 22, slots=1024, names_bytes=4096)
 
 @pytest.fixture
 def crowded(make_hook: MakeHook, read_run: ReadRun, caplog: pytest.LogCaptureFixture) -> td.Trial:
-    """The run of a hook whose table of names is far too small for its model."""
+    """Run of a hook whose table of names is far too small for its model."""
     model = Experts(2, 30)
     hook = make_hook(
         ring=SMALL,

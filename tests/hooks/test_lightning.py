@@ -21,7 +21,8 @@ import lightning.pytorch as pl
 from tdcore.hooks.lightning import HookCallback
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, which change with its versions
+# warnings of the library, which differ between its versions
+pytestmark = pytest.mark.filterwarnings("ignore")
 OPTIONS: dict[str, Any] = {
     "flusher": "thread",
     "save_config": td.SaveConfig(save_interval=1),
@@ -32,7 +33,10 @@ OPTIONS: dict[str, Any] = {
 
 
 class Classifier(pl.LightningModule):  # type: ignore[misc]  # the library is not installed everywhere
-    """Calls its parts and not its own forward, as many do. Keeps what it sees."""
+    """A module that calls its parts instead of its own forward.
+
+    Records losses, hidden values and gradients.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +64,7 @@ class Classifier(pl.LightningModule):  # type: ignore[misc]  # the library is no
 
 
 def fit(folder: Path, *callbacks: Any, steps: int = 4, resume: str | None = None) -> tuple[Any, Classifier]:
-    """Trains with two batches to a step and a validation after each eight batches."""
+    """Train with two batches per step and a validation after every eight batches."""
     torch.manual_seed(0)
     module = Classifier()
     rows: Any = [(torch.randn(4), torch.tensor(number % 3)) for number in range(16)]
@@ -113,7 +117,7 @@ def test_what_is_recorded_is_what_the_module_saw(
     hidden, loss = run.tensor("net.0_output_0"), run.tensor("loss_output_0")
     for step, expected in enumerate(plain.hidden):
         np.testing.assert_array_equal(hidden.value(step, mode=td.modes.TRAIN), expected)
-    for step, whole in enumerate(plain.losses):  # the trainer halves them, for two batches to a step
+    for step, whole in enumerate(plain.losses):  # the trainer divides the loss by 2, for two batches per step
         assert loss.value(step, mode=td.modes.TRAIN) == pytest.approx(whole / 2, rel=1e-6)
     gradient = run.tensor("gradient/Classifier_net.2.weight")
     found = [gradient.value(step, mode=td.modes.TRAIN) for step in steps if step % 2]
@@ -128,7 +132,7 @@ def test_validations_are_steps_of_their_own_mode_and_the_end_is_clean(
 ) -> None:
     run = td.create_trial(str(folder / "run"), attempt=0)
     assert run.steps(mode=td.modes.TRAIN) == list(range(8))
-    assert run.steps(mode=td.modes.EVAL) == [0, 1]  # the sanity check before the training is left out
+    assert run.steps(mode=td.modes.EVAL) == [0, 1]  # without the sanity check before the training
     assert run.ends()["worker_0", 0].clean
     assert not any(module._forward_hooks for module in captured.modules())
 
@@ -175,7 +179,7 @@ def test_an_exception_in_the_training_closes_the_run(tmp_path: Path) -> None:
 
 
 class CallsItself(Classifier):
-    """Calls its own forward, and more after it."""
+    """A module that calls its own forward, and more layers after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,4 +221,4 @@ def test_a_step_has_the_epoch_of_the_trainer(tmp_path: Path) -> None:
     run = td.create_trial(str(tmp_path / "run"))
     steps = [(mode, step) for mode in (td.modes.TRAIN, td.modes.EVAL) for step in run.steps(mode)]
     epochs = [run.epoch(run.global_step(mode, step)) for mode, step in steps]
-    assert epochs == [0] * 8 + [1] * 4 + [0] * 2  # 8 batches in an epoch, then 2 of the validation
+    assert epochs == [0] * 8 + [1] * 4 + [0] * 2  # 8 batches in an epoch, then 2 batches of validation

@@ -1,4 +1,4 @@
-"""A GAN in one LightningModule: with the callback, with two lines, and under `tdcore run`, also under ddp."""
+"""A GAN in one LightningModule: with the callback, with two lines of code, and under `tdcore run`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import lightning.pytorch as pl
 from tdcore.hooks.lightning import HookCallback
 from tests.scripts import lightning_gan
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, which change with its versions
+# warnings of the library, which differ between its versions
+pytestmark = pytest.mark.filterwarnings("ignore")
 SCRIPT = Path(lightning_gan.__file__)
 fit: Any = lightning_gan.fit  # scripts have no annotations
 OPTIONS: dict[str, Any] = {
@@ -30,7 +31,7 @@ REAL_THEN_FAKE = [[0], [0, 1]]  # calls of the discriminator in the generator's 
 
 
 def calls(trial: Any, name: str) -> list[list[int]]:
-    """The calls of a tensor, by training step."""
+    """Return the call indices of a tensor, by training step."""
     rows = trial.rows(f"^{name}$", mode=td.modes.TRAIN).to_pylist()
     return [
         sorted(row["call"] for row in rows if row["mode_step"] == step)

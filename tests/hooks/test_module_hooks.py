@@ -41,10 +41,10 @@ def test_modules_carry_hooks_only_while_a_saved_forward_runs(make_hook: MakeHook
         left.append(hooks_on(model))
         output.sum().backward()
         optimizer.step()
-    # In the first training step modules are watched until it is over: for a recomputation, and for calls by
-    # the script itself, for which their hooks stay.
+    # In the first training step, modules have hooks until its end: to detect recomputation in backward, and
+    # modules that the script itself calls, whose hooks remain.
     assert left == [13, 1, 1]
-    # 4 modules with an output hook, the end of the root's forward, its pre-hook; first 3 watched ones, too.
+    # 4 modules with an output hook, the root's forward end hook and pre-hook; at first 3 other modules, too.
     assert during == [(9, 1), (1, 0), (6, 1)]
 
 
@@ -54,7 +54,7 @@ def test_only_modules_that_a_collection_selects_carry_hooks(make_hook: MakeHook,
     hook.register_module(model)
     model.fc2.register_forward_hook(lambda *_: during.append(hooks_on(model)))
     model(torch.randn(2, 4))
-    # The one just above, relu's hook, the root's output, end and pre-hook; first 3 watched modules, too.
+    # This hook, relu's hook, the root's output hook, end hook and pre-hook; at first 3 other modules, too.
     assert during == [8]
     assert set(read_run(hook).names()) == {"relu_output_0"}
 
@@ -148,7 +148,8 @@ def test_a_pattern_for_a_name_that_only_the_forward_tells_is_found(
         model(torch.ones(1, 2))
     run = read_run(hook)
     assert run.steps("Named_output_logits") == run.steps("Named_output_seventh.6") == [0, 1, 2]
-    assert during[0] > during[1] == during[2]  # all modules once, then only those that had something
+    # all modules in the first step, then only those with a selected output
+    assert during[0] > during[1] == during[2]
 
 
 def test_a_loss_that_the_model_returns_is_a_loss(make_hook: MakeHook, read_run: ReadRun) -> None:
@@ -221,7 +222,7 @@ def test_a_model_that_is_its_own_loss_is_both(make_hook: MakeHook, read_run: Rea
 
 
 class Checkpointed(nn.Module):
-    """Recomputes its block in backward."""
+    """A model that recomputes its block in backward."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One value that readers would refuse never takes its run with it: it is left out, counted and said."""
+"""A value that readers would refuse does not damage its run: it is left out, counted and logged."""
 
 from __future__ import annotations
 

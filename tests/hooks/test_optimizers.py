@@ -1,4 +1,4 @@
-"""Optimizers of every kind: their state, their parameters, their steps, and other optimizers."""
+"""Optimizers of every kind: their state, their parameters, their steps, and the replacement of optimizers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLAVOURS: dict[str, Any] = {
 
 
 def note_all(record: Record, step: int, model: nn.Module, *what: str) -> None:
-    """Weights, gradients or both, under the names that the hook gives them."""
+    """Record weights, gradients or both, under the names that the hook uses."""
     for name, parameter in model.named_parameters():
         if "weights" in what:
             record.note(f"Net_{name}", step, parameter)
@@ -89,7 +89,7 @@ def test_a_gradient_that_was_set_to_zero_is_a_value_and_one_set_to_none_is_absen
             optimizer.zero_grad(set_to_none=set_to_none)
             loss = model(torch.randn(5, 4)).square().mean()
             if step == 1:
-                loss = loss.detach() + model.fc2.bias.sum()  # of the others, no gradient comes
+                loss = loss.detach() + model.fc2.bias.sum()  # the other parameters get no gradient
             loss.backward()
             note_all(record, step, model, "gradients")
             optimizer.step()
@@ -423,7 +423,7 @@ def test_weights_that_a_script_changes_before_the_step_are_those_that_the_forwar
 ) -> None:
     def training(
         hook: Hook | None, record: Record
-    ) -> None:  # sharpness-aware: climbs, then steps from where it was
+    ) -> None:  # sharpness-aware: moves uphill, then steps from the old weights
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if hook is not None:

@@ -1,4 +1,4 @@
-"""Gradients on their way to the optimizer: clipped, accumulated, one micro-batch alone."""
+"""Gradients between backward and optimizer: clipped, accumulated, and of single micro-batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL_THREE = ["gradients", "backward_gradients", "microbatch_gradients"]
 
 
 def not_captured(hook: Hook) -> str:
-    """The notes of the run about requested series that are missing."""
+    """Return the notes of the run about requested series that are missing."""
     document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
     return "; ".join(document["attempts"]["0"]["not_captured"])
 
@@ -50,7 +50,7 @@ def by_hand(model: nn.Module) -> None:
 
 
 class Clipped:
-    """A training that changes gradients between backward and step, with a scaler or without."""
+    """A training that changes gradients between backward and step, with a scaler or without one."""
 
     def __init__(self, clip: Any, *, scaled: bool = False) -> None:
         self.clip = clip
@@ -132,7 +132,8 @@ def test_gradients_that_come_by_no_backward_are_noted_as_missing(
     ):
         parameter.grad = gradient
     optimizer.step()
-    model(torch.randn(5, 4))  # the next step: the run says it from now on, whatever ends the training
+    # the next step writes the note, so the run has it even if the training is killed
+    model(torch.randn(5, 4))
     wait_until((Path(hook.out_dir) / "collections.json").exists)
     assert "hooks of its parameters received no gradient" in not_captured(hook)
     run = read_run(hook)
@@ -142,7 +143,7 @@ def test_gradients_that_come_by_no_backward_are_noted_as_missing(
 
 
 def accumulate(hook: Hook | None, record: Record, *, by_hand: bool = False) -> None:
-    """Four micro-batches to a step of the optimizer."""
+    """Train with four micro-batches per optimizer step."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if hook is not None:
@@ -173,7 +174,7 @@ def test_each_micro_batch_has_its_part_and_the_sum_so_far_under_its_step(
 
 
 def check_micro_batches(run: Captured, reference: Record, steps: list[int]) -> None:
-    """Checks that each step has four calls, one for each micro-batch, and one gradient: their sum."""
+    """Check that each step has four calls, one for each micro-batch, and one gradient, which is their sum."""
     assert run.steps(GRADIENT) == steps
     for name in (PART, BACKWARD):
         assert [(row["step"], row["call"]) for row in run.of(name)] == [

@@ -37,7 +37,7 @@ def wide(values: torch.Tensor) -> npt.NDArray[np.float64]:
 
 
 class Training:
-    """Notes weights before and after each step, and their ratio by NumPy in float64."""
+    """Records weights before and after each step, and their ratio, computed by NumPy in float64."""
 
     def __init__(self, make: Any, dtype: torch.dtype = torch.float32) -> None:
         self.make = make

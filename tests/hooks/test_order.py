@@ -1,4 +1,4 @@
-"""The order of rows within a step: that of execution, forward and backward."""
+"""The order of rows within a step is the order of execution, in forward and backward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER = "order of execution"
 
 
 class Backwards(nn.Module):
-    """Its parameters are registered in another order than they are used in."""
+    """A model whose parameters are registered in a different order than they are used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Backwards(nn.Module):
 
 
 def arrivals(model: nn.Module) -> list[str]:
-    """Notes, by PyTorch's own post-accumulate hooks, which gradients become ready, in order."""
+    """Record, by PyTorch's post-accumulate-grad hooks, the order in which gradients become ready."""
     seen: list[str] = []
     for name, parameter in model.named_parameters():
 

@@ -1,4 +1,4 @@
-"""Gradients of outputs, if they are requested: captured in backward, in its order."""
+"""Gradients of outputs, when they are requested: captured in backward, in the order of backward."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = ["output_gradients"]
 
 
 class Reused(nn.Module):
-    """One layer twice, an in-place ReLU behind it, a nested output, a part that no loss sees."""
+    """A layer that runs twice, an in-place ReLU after it, a nested output, and a part without a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Reused(nn.Module):
 
 
 def reference(model: Reused, x: torch.Tensor) -> dict[str, npt.NDArray[Any]]:
-    """Gradients of the two outputs of fc, by autograd.grad through a forward without in-place operations."""
+    """Return the gradients of fc's two outputs and of the last ReLU, without in-place operations."""
     first = model.fc(x)
     second = model.fc(first.relu())
     last = second.relu()
@@ -203,12 +203,12 @@ def test_modules_carry_nothing_after_the_forward(make_hook: MakeHook) -> None:
         carried.append(sum(len(module._forward_hooks) for module in model.modules()))
         output.sum().backward()
         optimizer.step()
-    # In the first step modules are watched for a recomputation in backward, and for calls by the script.
+    # In the first step, hooks detect recomputation in backward and modules that the script calls itself.
     assert carried == [10, 0, 0]
 
 
 class Breaks(torch.autograd.Function):
-    """The identity, whose backward gives NaN."""
+    """The identity, whose backward returns NaN."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -220,7 +220,7 @@ class Breaks(torch.autograd.Function):
 
 
 class Chain(nn.Module):
-    """Four layers, registered in no order; between the second and the third backward goes wrong."""
+    """Four layers, registered in arbitrary order; backward turns to NaN between the third and the second."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pickles, copies and replicas of a model with a hook: as those of a model without one."""
+"""Pickles, copies and replicas of a model with a hook equal those of a model without a hook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def saved(model: nn.Module) -> bytes:
 
 
 def pickled(value: object, protocol: int = pickle.DEFAULT_PROTOCOL) -> bytes:
-    """The bytes, with the addresses of storages numbered in the order in which they come."""
+    """Return the pickle, with the addresses of storages replaced by numbers in order of occurrence."""
     known: dict[bytes, bytes] = {}
     number = lambda found: known.setdefault(found[0], b"%015d" % len(known))  # noqa: E731
     return re.sub(rb"\d{12,}", number, pickle.dumps(value, protocol))
@@ -54,7 +54,7 @@ WAYS: dict[str, Callable[[nn.Module], object]] = {
 
 
 def trained(model: nn.Module, hook: Any, steps: int, *, compiles: bool) -> nn.Module:
-    """The model within a further step, after some steps; every second step is saved."""
+    """Train for `steps` steps, then run one step without optimizer.step(); every second step is saved."""
     if hook is not None:
         hook.register_module(model)
     forward: Any = torch.compile(model, backend="eager") if compiles else model
@@ -123,7 +123,7 @@ def test_a_forward_that_a_script_has_replaced_is_pickled_as_without_a_hook(
 
 
 class Slotted(nn.Module):
-    """Reduced by its own rules, with a state of two parts."""
+    """A class with its own pickle methods, whose state has two parts."""
 
     __slots__ = ("scale",)
 
@@ -217,7 +217,7 @@ def test_a_saved_model_loads_with_weights_only_as_without_a_hook(make_hook: Make
     model.register_forward_hook(lambda *_: seen.append(1))
     model(torch.randn(2, 4))
     copy.deepcopy(model)(torch.randn(2, 4))
-    assert len(seen) == 2  # hooks of others are copied
+    assert len(seen) == 2  # hooks of the user are copied
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

@@ -1,4 +1,4 @@
-"""A hook that took itself for another rank, since it was made too early, says so."""
+"""A hook that was created too early, with the wrong rank, logs a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast, gradient scalers, and the steps that these skip."""
+"""Mixed precision: autocast, gradient scalers, and the optimizer steps that scalers skip."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEPS = 6
 
 
 class Scaled:
-    """A training with a real scaler, that overflows at one step and has no backward at another."""
+    """A training with a real scaler; its gradients overflow at one step, and another step has no backward."""
 
     def __init__(self, settings: dict[str, Any], **order: Any) -> None:
         self.settings = dict(settings)
@@ -98,7 +98,7 @@ def test_a_step_that_the_scaler_skipped_is_told_from_one_without_gradients(
     assert run.steps("optimizer/found_inf") == [0, 1, 2, 3, 5]
     assert run.value("optimizer/found_inf", OVERFLOWS) == 1.0
     assert (rows[NO_BACKWARD]["status"], rows[NO_BACKWARD]["reason"]) == ("absent", "no_backward")
-    if "fused" in settings:  # its step runs and finds the Inf by itself
+    if "fused" in settings:  # the fused step itself detects the Inf
         skipped = run.value(GRADIENT, OVERFLOWS)
         assert not np.isfinite(skipped).all()
     else:
@@ -116,7 +116,7 @@ def test_a_skipped_step_whose_gradients_are_there_is_not_taken_for_accumulation(
     run_twins(Scaled(SGD, zero_late=True, set_to_none=set_to_none), hook)
     run = read_run(hook)
     assert run.steps(GRADIENT) == [0, 2, 4]
-    assert not np.isfinite(run.value(GRADIENT, OVERFLOWS)).all()  # and not the sound gradient of step 3
+    assert not np.isfinite(run.value(GRADIENT, OVERFLOWS)).all()  # and not the finite gradient of step 3
     assert run.value("optimizer/found_inf", OVERFLOWS) == 1.0
 
 
@@ -199,7 +199,7 @@ def test_gradients_of_optimizers_that_were_not_seen_yet_are_unscaled(
 
 
 def in_turn(hook: Hook | None, record: Record) -> None:
-    """Two optimizers that step in turn, under one scaler; at the last step neither does."""
+    """Train with two optimizers that step alternately, under one scaler; neither steps in the last step."""
     model = Net()
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.fc1, model.fc2)]
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

@@ -1,4 +1,4 @@
-"""The hook's surface: what is saved when, under which name, step and mode."""
+"""The public interface of the hook: which tensors are saved, under which name, step and mode."""
 
 from __future__ import annotations
 

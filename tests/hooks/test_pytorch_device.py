@@ -26,7 +26,7 @@ STATISTICS = td.ReductionConfig()
 
 
 def on_device(make_hook: MakeHook, tmp_path: Any, **options: Any) -> Hook:
-    """A hook whose tensors all go through a simulated device."""
+    """A hook that captures all its tensors through a simulated device."""
     simulation = options.pop("simulation", {})
     hook = make_hook(ring=RING, out_dir=tmp_path / "device", save_all=True, **options)
     _sim.simulate_device(hook._ring, 0, host_tensors=True, **simulation)
@@ -34,7 +34,7 @@ def on_device(make_hook: MakeHook, tmp_path: Any, **options: Any) -> Hook:
 
 
 def trained(hook: Hook | None, steps: int = 6) -> list[torch.Tensor]:
-    """Losses of a small training that the hook, if any, captures."""
+    """Return the losses of a small training, with a hook or without one."""
     torch.manual_seed(1)
     model = Net()
     criterion = nn.CrossEntropyLoss()
@@ -52,18 +52,18 @@ def trained(hook: Hook | None, steps: int = 6) -> list[torch.Tensor]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, sums to rounding: device and CPU add in another order."""
+    """Compare two values; sums may differ by rounding, because device and CPU add in different orders."""
     return one == other or (
         one is not None and other is not None and np.allclose(one, other, rtol=1e-6, equal_nan=True)
     )
 
 
-# What tells where a row came from and lies, and when.
+# Columns for the time, order and place of a row, which may differ.
 PLACE = {"ticket", "segment", "time_ns", "seq", "offset", "shard"}
 
 
 def check_same_run(one: Captured, other: Captured) -> None:
-    """The same rows with the same values and statistics."""
+    """Check that two runs have the same rows with the same values and statistics."""
     assert len(one.rows) == len(other.rows) > 0
     left, right = (
         sorted(run.rows, key=lambda row: (row["step"], row["name"], row["call"])) for run in (one, other)
@@ -100,7 +100,7 @@ def test_the_end_of_every_step_is_marked(make_hook: MakeHook, read_run: ReadRun,
     report = hook.close()
     tickets = {row["ticket"] for row in read_run(hook).rows}
     assert report is not None
-    assert report.progress.records >= len(tickets) + 5  # one mark between two steps
+    assert report.progress.records >= len(tickets) + 5  # one step end is marked between two steps
 
 
 def test_close_waits_for_a_slow_device(make_hook: MakeHook, tmp_path: Any) -> None:
@@ -202,10 +202,10 @@ def test_a_ring_without_lanes_says_that_devices_are_left_out(make_hook: MakeHook
 
 
 class OnDevice:
-    """A module, as far as its set-up asks, with parameters on two devices."""
+    """A stand-in for a module with parameters on two devices, for the set-up of devices."""
 
     def parameters(self) -> list[Any]:
-        """One on each."""
+        """Return parameters on devices 0 and 1."""
         return [SimpleNamespace(device=SimpleNamespace(type="cuda", index=index)) for index in (1, 0, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Stop requests reach the training; errors of our own never do."""
+"""Stop requests reach the training; errors of tdcore never do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUEST = {"reason": "loss is NaN", "rule": "TDC102", "step": 3, "by": "explodin
 
 
 def ask_to_stop(hook: Hook, request: dict[str, Any] = REQUEST) -> None:
-    """As the stop action does, then waits until the flusher has seen it."""
+    """Request a stop as the stop action does, then wait until the flusher has read the request."""
     path = Path(hook.out_dir) / stop_key(0)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(request))
@@ -43,7 +43,8 @@ def test_a_stop_request_ends_the_training_at_the_start_of_the_next_step(make_hoo
         1,
         "exploding_tensor",
     )
-    model(torch.randn(2, 4))  # a script that caught it may continue: a last evaluation, a checkpoint
+    # a script that catches the exception may continue: a last evaluation, a checkpoint
+    model(torch.randn(2, 4))
 
 
 def test_a_stop_request_is_seen_after_the_optimizers_step(make_hook: MakeHook) -> None:
@@ -147,7 +148,7 @@ def test_a_module_that_takes_no_hooks_is_left_out_with_a_message(
     make_hook: MakeHook, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(nn.Linear):
-        """Refuses to be hooked."""
+        """A module that cannot have hooks."""
 
         @property
         def _forward_hooks(self) -> Any:

@@ -1,4 +1,4 @@
-"""What a hook leaves on a model, in its copies and in memory: nothing."""
+"""After a hook is closed, nothing of it remains on the model, in copies of the model, or in memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def global_hooks() -> int:
 
 @pytest.fixture
 def no_cycles() -> Iterator[None]:
-    """The collector does not run by itself: what goes, goes by reference counting."""
+    """Disable the garbage collector: objects must be freed by reference counting alone."""
     gc.collect()
     gc.disable()
     yield
@@ -89,7 +89,7 @@ def test_closing_within_a_forward_leaves_nothing_behind(make_hook: MakeHook) -> 
     hook.register_module(model)
     model.relu.register_forward_hook(lambda *_: hook.close() and None)
     model(torch.randn(2, 4))
-    assert hooks_on(model) == 1  # the user's
+    assert hooks_on(model) == 1  # the hook of the user
 
 
 def test_a_registration_that_fails_leaves_nothing_behind(
@@ -185,7 +185,7 @@ def test_a_dropped_model_is_freed_at_once_and_takes_the_hook_along(
     model = watched(hook)
     dead_model, dead_hook = weakref.ref(model), weakref.ref(hook)
     del hook
-    assert dead_hook() is not None  # the model keeps it
+    assert dead_hook() is not None  # the model keeps it alive
     del model
     assert dead_model() is None
     assert dead_hook() is None

@@ -1,4 +1,4 @@
-"""Weights, gradients, optimizer state: captured when, by whose step, under which label."""
+"""Weights, gradients, optimizer state: when they are captured, for which step, under which name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_optimizer_of_another_model_pays_for_nothing(make_hook: MakeHook, rea
     model(torch.randn(2, 4)).sum().backward()
     other(torch.randn(2, 4)).sum().backward()
     foreign.step()
-    assert hook.counters().tensors == 2  # the weights, at the end of the forward
+    assert hook.counters().tensors == 2  # the weights at the end of the forward
     assert model.fc1.weight.grad is not None
     gradient = model.fc1.weight.grad.clone()
     own.step()
@@ -336,7 +336,7 @@ def test_gradients_of_a_fused_step_are_unscaled_and_the_scale_is_recorded(
     try:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     except (RuntimeError, TypeError):
-        pytest.skip("this torch has no fused optimizer for CPU")
+        pytest.skip("this version of torch has no fused optimizer for CPU")
     hook = make_hook(include_collections=["gradients"])
     hook.register_module(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2048.0)
@@ -410,7 +410,7 @@ def test_frozen_parameters_that_no_optimizer_owns_go_with_the_first_that_steps(
     hook.register_module(model)
     optimizer = torch.optim.SGD(model.fc2.parameters(), lr=0.1)
     train(model, optimizer, steps=3)
-    model.fc1.weight.requires_grad_(True)  # has a gradient from now on, but no optimizer uses it
+    model.fc1.weight.requires_grad_(True)  # has gradients from here on, but no optimizer holds it
     train(model, optimizer, steps=2)
     run = read_run(hook)
     assert run.steps(WEIGHT) == run.steps("gradient/Net_fc2.weight") == [0, 1, 2, 3, 4]

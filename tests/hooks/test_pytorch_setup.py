@@ -1,4 +1,4 @@
-"""Making a hook: arguments, JSON, attempts, workers, td.watch."""
+"""Creating a hook: arguments, JSON, attempts, workers, td.watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that change while they are trained: the next saved step has the names and values that are there."""
+"""Models that change during the training: the next saved step has the current names and values."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Deep(nn.Module):
 
 
 class Doubled(nn.Module):
-    """A parametrisation that changes values, so that a wrong tensor shows."""
+    """A parametrisation that changes values, so that capture of the wrong tensor is detected."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         return 2 * weight
 
 
 class OtherBlock(Block):
-    """Of the same structure, of another class."""
+    """A class with the same structure as Block."""
 
 
 def block(model: Deep, index: int = 0) -> Any:
@@ -191,7 +191,7 @@ CHANGES: list[Callable[[Deep], None]] = [
 
 
 def step(model: nn.Module, x: torch.Tensor) -> None:
-    """Trains without changing weights; gradients stay."""
+    """Train without changing weights; gradients are kept."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.zero_grad()
     model(x).square().mean().backward()
@@ -199,7 +199,7 @@ def step(model: nn.Module, x: torch.Tensor) -> None:
 
 
 def outputs_of(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """First output of every module that a forward calls, by PyTorch's own hooks."""
+    """Return the first output of every module that a forward calls, recorded by forward hooks of PyTorch."""
     found: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules():
         name = f"{path or type(model).__name__}_output_0"
@@ -213,7 +213,7 @@ def outputs_of(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def expected_of(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
-    """Every output, weight, bias and gradient under its name."""
+    """Return every output, weight, bias and gradient by name."""
     expected: dict[str, torch.Tensor | None] = {**outputs_of(model, x)}
     for path, parameter in model.named_parameters():
         name = f"{type(model).__name__}_{path}"
@@ -328,11 +328,11 @@ def test_tying_and_untying_is_told_in_the_aliases(make_hook: MakeHook) -> None:
     assert hook._notes["aliases"] == {}
 
 
-# The view itself: what no public step can force ----------------------------------------------------------
+# ModelView itself: cases that a training cannot produce reliably -----------------------------------------
 
 
 class Pair(nn.Module):
-    """Two modules in a row; what ends the first may come to begin the second."""
+    """Two modules in a row; a parameter at the end of the first may move to the begin of the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,7 +365,8 @@ def test_a_new_parameter_at_the_address_of_the_old_one_is_found() -> None:
     model = nn.Linear(2, 2)
     view = ModelView(model)
     model.weight = nn.Parameter(torch.zeros(2, 2))
-    view._slot_ids = view.ids = [id(model.weight), id(model.bias)]  # as if the address had been used again
+    # as if the new parameter had the address of the old one
+    view._slot_ids = view.ids = [id(model.weight), id(model.bias)]
     assert view.matches(model)
     assert view.held_parameters() is None
     assert view.matches(model)

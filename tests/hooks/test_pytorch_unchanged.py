@@ -1,4 +1,4 @@
-"""Capture changes nothing in the training, and sees what is awkward in it."""
+"""Capture does not change the training, and captures layers that are difficult to capture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .models import Net, train
 
 
 class Everything(nn.Module):
-    """Convolution, batch norm, dropout, in-place ReLU, a reused module."""
+    """A model with a convolution, batch norm, dropout, an in-place ReLU and a reused module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def test_every_implementation_of_an_optimizer_gives_weights_and_gradients(
     try:
         optimizer = torch.optim.AdamW(model.parameters(), **flavour)  # type: ignore[arg-type]
     except (RuntimeError, TypeError):
-        pytest.skip("this torch has no fused optimizer for CPU")
+        pytest.skip("this version of torch has no fused optimizer for CPU")
     train(model, optimizer, steps=2)
     before = model.fc1.weight.detach().clone().numpy()
     model(torch.randn(2, 4)).sum().backward()

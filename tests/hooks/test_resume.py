@@ -1,4 +1,4 @@
-"""Resume: a checkpoint at step 200, a crash at 212, and a second attempt that goes on from the checkpoint."""
+"""Resume: a checkpoint at step 200, a crash at step 212, and a second attempt from the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHT = "Sequential_0.weight"
 
 
 class Crashed:
-    """The run, and what both attempts did step by step: {step: loss} and {step: gradient}, without a hook."""
+    """The run, and the losses and gradients of both attempts from a training without a hook."""
 
     def __init__(self, folder: Path, started: list[Trainer]) -> None:
         job: dict[str, Any] = {"script": "resuming.py", "checkpoint": str(folder / "checkpoint.pt")}
@@ -41,7 +41,7 @@ class Crashed:
         self.trial = td.create_trial(str(first.out))
         self.path = str(first.out)
         model, optimizer = make()
-        self.twin_losses: dict[tuple[int, int], float] = {}  # by attempt and step
+        self.twin_losses: dict[tuple[int, int], float] = {}  # keys: (attempt, step)
         self.twin_gradients: dict[tuple[int, int], Any] = {}
         self._train_twin(0, model, optimizer, range(200))
         states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -1,4 +1,4 @@
-"""Shared memory: a training takes what its plan needs, in time, and goes on where there is none."""
+"""Shared memory: a training allocates what its plan needs before the first step, and survives without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def ring_memory() -> int:
-    """Bytes that the rings of this process hold, as the kernel counts them."""
+    """Return the number of bytes that the rings of this process hold, as counted by the kernel."""
     held = 0
     for fd in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{fd}"
@@ -68,7 +68,7 @@ def test_memory_for_values_is_there_before_the_first_step(tmp_path: Path) -> Non
 
 @pytest.fixture
 def no_memory() -> Iterator[None]:
-    """Rings find no memory but what they have."""
+    """Pretend that no memory is available beyond the rings' initial memory."""
     _core._pretend_available_memory(10 * MIB)
     yield
     _core._pretend_available_memory(None)

@@ -1,4 +1,4 @@
-"""Hook(rules=[...]): captures the needs of the rules in addition to those of the script."""
+"""Hook(rules=[...]): captures the tensors that the rules need, in addition to those of the script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .models import Net, train
 
 
 def configured(hook: Hook) -> dict[str, Any]:
-    """The configuration that run.json keeps."""
+    """Return the configuration in run.json."""
     document = json.loads((Path(hook.out_dir) / "run.json").read_text())
     configuration: dict[str, Any] = document["attempts"][-1]["configuration"]
     return configuration
@@ -64,7 +64,7 @@ def test_the_default_records_what_a_diagnosis_needs_and_leaves_the_rules_open(
     assert found.steps("fc1_output_0") == [0, 20, 40]
     assert max(row["nbytes"] or 0 for row in found.rows) <= 8  # statistics, and values of scalars
     assert configured(hook)["rules"] == []
-    assert "not_recorded" not in found.trial.notes()  # though there are no labels
+    assert "not_recorded" not in found.trial.notes()  # although there are no labels
 
 
 def test_the_default_goes_together_with_rules_and_with_a_script_under_tdcore_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Shapes of graphs that people train: each with its values, and the same losses as without capture."""
+"""Graphs of special shapes: values are captured, and losses equal those without capture."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def notes_of(hook: Hook) -> dict[str, Any]:
 
 @pytest.fixture
 def one_step(make_hook: MakeHook, read_run: ReadRun) -> Callable[[nn.Module, torch.Tensor], Captured]:
-    """The run of one step of a model whose weights do not move."""
+    """Run one step of a model whose weights do not change; return the run."""
 
     def step(model: nn.Module, x: torch.Tensor) -> Captured:
         hook = make_hook(include_collections=OUTPUTS)
@@ -108,7 +108,7 @@ def test_what_is_computed_again_is_captured_once_and_marked(
     assert pairs(run.of("block.0_output_0")) == [(0, 0), (1, 0), (2, 0)]
     assert np.array_equal(run.value("block.0_output_0", 2), expected)
     again = set(notes_of(hook)["recomputed"])
-    # Without reentrance the last module is spared: torch stops as soon as it has what it needs.
+    # With use_reentrant=False the last module is not recomputed: torch stops when it has all saved tensors.
     assert {"block.0", "block.1"} <= again <= {"block", "block.0", "block.1", "block.2"}
 
 

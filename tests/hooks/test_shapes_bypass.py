@@ -1,4 +1,4 @@
-"""Modules that bypass hooks: fused paths go on being taken, and what is missing has a reason in the run."""
+"""Modules that bypass hooks: fused paths remain in use, and the run has a reason for each missing tensor."""
 
 from __future__ import annotations
 

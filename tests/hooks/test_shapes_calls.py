@@ -1,4 +1,4 @@
-"""Ways in which models are called: in replicas, through copies, without gradients, under transforms."""
+"""Ways to call a model: in replicas, through copies, without gradients, under transforms."""
 
 from __future__ import annotations
 

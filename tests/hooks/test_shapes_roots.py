@@ -1,4 +1,4 @@
-"""Several models under one hook: a generator, a discriminator and a third network that take turns."""
+"""Several models under one hook: a generator, a discriminator and a third network that train alternately."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Game:
         loss = self.judge(fake).mean() - self.critic(fake).mean()
         loss.backward()
         self._see_gradients(self.generator, "Generator")
-        self._see_gradients(self.critic, "Critic")  # no update uses them
+        self._see_gradients(self.critic, "Critic")  # no update uses these gradients
         self.of_generator.step()
         return torch.stack([loss.detach(), loss_of_critic.detach()])
 
@@ -101,7 +101,7 @@ Played = tuple[Captured, Game, list[torch.Tensor]]
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """Five rounds of a game, which are ten steps. Saved are two of the critic and two of the generator."""
+    """Run five rounds of the game, which are ten steps. Two steps of each optimizer are saved."""
     game = Game()
     hook = Hook(
         tmp_path_factory.mktemp("game") / "run",

@@ -1,4 +1,4 @@
-"""Requested tensors that were not recorded are in the log, the run, `tdcore ls` and the report of rules."""
+"""Missing requested tensors appear in the log, in the run, in `tdcore ls` and in the report of rules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def backward_only(model: nn.Module, steps: int) -> None:
 
 
 def noted(hook: Hook) -> list[str]:
-    """What the closed run says, by a reader."""
+    """Close the hook and return the note "not_recorded" of the run, as a reader returns it."""
     hook.close()
     said: list[str] = td.create_trial(hook.out_dir).notes().get("not_recorded", [])
     return said
@@ -64,7 +64,7 @@ def test_an_optimizer_that_never_steps_is_said(make: Make) -> None:
     assert optimizer.state_dict()["param_groups"]
 
 
-@pytest.mark.parametrize("interval", [1, 7])  # the open step is saved, and it is not
+@pytest.mark.parametrize("interval", [1, 7])  # with 1 the open step is saved, with 7 it is not
 def test_an_optimizer_that_no_longer_steps_is_said(make: Make, interval: int) -> None:
     model = Net()
     hook = make(model, save_config=td.SaveConfig(save_interval=interval))
@@ -270,7 +270,7 @@ def test_a_hook_that_is_dropped_without_close_says_it_too(
     assert f"not recorded: {said}" in caplog.text
 
 
-# Where it is shown --------------------------------------------------------------------------------------
+# Places where the note is shown -------------------------------------------------------------------------
 
 
 def test_the_report_of_rules_and_tdcore_ls_show_it(make: Make, capsys: pytest.CaptureFixture[str]) -> None:

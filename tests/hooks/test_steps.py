@@ -1,4 +1,4 @@
-"""What a step is: the loops of other people's programs, rebuilt small. tests/loops generates many more."""
+"""The rule of steps: training loops of public programs, rebuilt small. tests/loops generates many more."""
 
 from __future__ import annotations
 

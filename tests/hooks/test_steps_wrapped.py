@@ -1,4 +1,4 @@
-"""What a step is where a script calls a wrapper in one place and the module inside of it in another."""
+"""Steps of scripts that call a wrapper in one place and the wrapped module in another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What users of other tools reported, each turned into an input of our own. Numbers are those of the list."""
+"""Problems that users of other tools have reported, each as a test.
+
+Numbers in names are those of the list.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def test_3_a_frozen_backbone_and_a_frozen_embedding(make_hook: MakeHook, read_ru
 
 
 class Doubling(Dataset[torch.Tensor]):
-    """Calls the hooked model in the worker process."""
+    """A data set that calls the hooked model in the worker process."""
 
     def __init__(self, model: nn.Module, hook: Hook) -> None:
         self.model, self.hook = model, hook
@@ -194,11 +197,11 @@ def test_30_replicas_in_threads_do_not_crash(make_hook: MakeHook) -> None:
         thread.join()
     assert not errors
     assert not hook._faults
-    assert hook.global_step == 4 * 50 - _IDLE_FORWARDS  # without any backward, each later forward is a step
+    assert hook.global_step == 4 * 50 - _IDLE_FORWARDS  # without a backward, each later forward is a step
 
 
 def replicate(module: nn.Module) -> nn.Module:
-    """What DataParallel's replicate() makes, without a device: shallow copies with tensors for parameters."""
+    """Replicate as DataParallel does, without a device: shallow copies with tensors for parameters."""
     replica: nn.Module = module._replicate_for_data_parallel()
     for key, parameter in module._parameters.items():
         setattr(replica, key, None if parameter is None else parameter.detach().clone())

@@ -1,4 +1,4 @@
-"""A second hook on one model, as a notebook cell that runs again makes one."""
+"""A second hook on one model, as when a notebook cell is run again."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def steps_of(model: nn.Module, steps: int = 2) -> None:
 
 
 def descriptors() -> set[tuple[str, int, int]]:
-    """The open descriptors of this process, each with what it refers to."""
+    """Return the open file descriptors of this process, each with its target."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one of this listing
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing itself
             status = os.stat(f"/proc/self/fd/{number}")
             found.add((number, status.st_dev, status.st_ino))
     return found
@@ -38,7 +38,7 @@ def test_a_cell_that_runs_again_leaves_one_flusher_one_hook_and_the_descriptors_
     tmp_path: Path,
 ) -> None:
     gc.collect()
-    before = descriptors()  # hooks of other tests may close theirs in between
+    before = descriptors()  # hooks of other tests may close their descriptors meanwhile
     model = Net()
     counted = []
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Exports and traces of a hooked model equal those of a model without a hook, and begin no step."""
+"""Exports and traces of a model with a hook equal those of a model without one, and begin no step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Tracer = Callable[[nn.Module, torch.Tensor], object]
 
 
 class Around(nn.Module):
-    """A model that calls the registered one, as a script that exports may have it."""
+    """A model that calls the registered model inside of its forward."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Around(nn.Module):
 
 
 class ByMethod(Net):
-    """Trained through another method than forward."""
+    """A model that is trained through a method other than forward."""
 
     def compute(self, x: torch.Tensor) -> torch.Tensor:
         return Net.forward(self, x)
@@ -61,7 +61,7 @@ def export_around(model: nn.Module, x: torch.Tensor) -> object:
 
 def dynamo_export(model: nn.Module, x: torch.Tensor) -> object:
     exported: Any = torch._dynamo.export(model)
-    graph = exported(x).graph_module  # it names values after variables of the code that it has read
+    graph = exported(x).graph_module  # dynamo derives names of values from variables of the code
     return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"], graph(x)
 
 
@@ -134,7 +134,7 @@ TRACERS = [
 
 
 def readable(result: object) -> str:
-    """As text, without the names that torch.jit makes up for a second class of one name."""
+    """Return the text without the names that torch.jit creates for a second class of the same name."""
     return re.sub(r"___torch_mangle_\d+\.", "", str(result))
 
 
@@ -164,7 +164,7 @@ def test_a_traced_model_is_the_same_and_no_step(
     assert run.trial.steps(mode=ModeKeys.TRAIN) == [0]
     assert len(run.trial.steps(mode=ModeKeys.EVAL)) == 1
     assert not run.trial.steps(mode=ModeKeys.PREDICT)
-    assert [row["call"] for row in run.of("ByMethod_output_0")] == [0, 0]  # one of EVAL, one of TRAIN
+    assert [row["call"] for row in run.of("ByMethod_output_0")] == [0, 0]  # one in EVAL, one in TRAIN
 
 
 @pytest.mark.parametrize("by_method", [True, False])

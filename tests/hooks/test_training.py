@@ -1,4 +1,4 @@
-"""What the callbacks for trainers share: how a stop request reaches a trainer, and mistakes at the start."""
+"""Shared parts of the callbacks for trainers: how a trainer gets a stop request, and errors at the start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_alone_a_stop_request_is_kept_for_the_trainer_and_told_to_the_script(mak
 
 
 def test_among_many_processes_a_stop_request_is_raised(make: Any, model: Net) -> None:
-    # One that stopped in the trainer's way would leave the others waiting for it for ever.
+    # If one process ended through its trainer, the other processes would wait for it forever.
     training = make()
     ask_to_stop(training.begin(model, [], processes=2, resumed=None))
     with pytest.raises(StopTraining):

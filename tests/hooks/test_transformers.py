@@ -20,7 +20,8 @@ import transformers
 from tdcore.hooks.transformers import HookCallback
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, which change with its versions
+# warnings of the library, which differ between its versions
+pytestmark = pytest.mark.filterwarnings("ignore")
 GRADIENT = "transformer.h.0.mlp.c_fc.weight"
 OPTIONS: dict[str, Any] = {
     "flusher": "thread",
@@ -31,7 +32,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    """What the trainer itself sees: gradients as the optimizer gets them, by its own step."""
+    """A callback that records the gradients that the optimizer gets, by the trainer's step."""
 
     def __init__(self) -> None:
         self.gradients: dict[int, Any] = {}
@@ -132,7 +133,7 @@ def test_a_training_resumed_from_a_checkpoint_goes_on_counting_there(folder: Pat
     assert run.attempts == [0, 1]
     second = td.create_trial(str(folder / "run"), attempt=1)
     assert second.steps(mode=td.modes.TRAIN) == [3]
-    assert min(second.steps()) == 5  # 3 updates and the 2 forwards of an evaluation came before
+    assert min(second.steps()) == 5  # after 3 updates and the 2 forwards of an evaluation
     assert losses(other) == losses(captured)
 
 

@@ -1,4 +1,4 @@
-"""The loss that Hugging Face's Trainer passes to backward, whatever computed it."""
+"""The loss that Hugging Face's Trainer passes to backward, from every kind of loss computation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import transformers
 from tdcore.hooks.transformers import HookCallback
 from tests.hooks.test_transformers import OPTIONS, trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, which change with its versions
+# warnings of the library, which differ between its versions
+pytestmark = pytest.mark.filterwarnings("ignore")
 STEPS, MICRO_BATCHES = 3, 2
 
 
 class OwnLoss(transformers.Trainer):  # type: ignore[misc]  # the library is not installed everywhere
-    """Computes its loss outside of the model, as sentence-transformers and trl do."""
+    """A Trainer that computes its loss outside of the model, as sentence-transformers and trl do."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -33,7 +34,7 @@ class OwnLoss(transformers.Trainer):  # type: ignore[misc]  # the library is not
 
 
 class NotTheModels(transformers.Trainer):  # type: ignore[misc]
-    """Adds a term to the loss of the model."""
+    """A Trainer that adds a term to the loss of the model."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -1,4 +1,4 @@
-"""A training run twice, with a hook and without: the one without is the reference for the other."""
+"""A training that runs with a hook and without one; the run without a hook is the reference."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Record", "Training", "check_values", "run_twins"]
 
 
 class Record:
-    """What one of the twins saw of itself. values: by name and step."""
+    """Values that a training records about itself. values: by name and step."""
 
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []
         self.values: dict[tuple[str, int], npt.NDArray[Any]] = {}
 
     def note(self, name: str, step: int, value: torch.Tensor | float | None) -> None:
-        """A value that a hook should capture under this name; None is not a value."""
+        """Record a value that a hook should capture under this name; None is not recorded."""
         if value is not None:
             array = value.detach().clone() if isinstance(value, torch.Tensor) else torch.tensor(value)
             self.values[name, step] = (
@@ -32,7 +32,7 @@ class Record:
             )
 
     def of(self, name: str) -> dict[int, npt.NDArray[Any]]:
-        """The values of one name, by step."""
+        """Return the values of one name, by step."""
         return {step: value for (found, step), value in self.values.items() if found == name}
 
 
@@ -40,7 +40,10 @@ Training = Callable[[Hook | None, Record], None]
 
 
 def run_twins(training: Training, hook: Hook) -> Record:
-    """Runs it without the hook and with it, from one seed; losses must be the same bits. The reference."""
+    """Run the training without and with the hook, from the same seed; return the record without the hook.
+
+    The losses must be equal in every bit.
+    """
     records = []
     for one in (None, hook):
         torch.manual_seed(3)
@@ -56,7 +59,10 @@ def run_twins(training: Training, hook: Hook) -> Record:
 
 
 def check_values(run: Captured, reference: Record, *names: str) -> None:
-    """Every value of the reference is in the run, bit by bit. names: those to look at; none are all."""
+    """Check that every value of the reference is in the run, bit by bit.
+
+    names: names to check; all by default.
+    """
     looked = 0
     for (name, step), value in reference.values.items():
         if not names or name in names:

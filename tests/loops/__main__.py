@@ -1,4 +1,4 @@
-"""Command line: python -m tests.loops. Exit status 1 when a loop has differences."""
+"""Command line: python -m tests.loops. The exit status is 1 when a loop has differences."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.loops.runner import many, shrunk, summarize
 
 
 def main() -> int:
-    """Runs what the arguments name."""
+    """Run the loops that the arguments select."""
     parser = argparse.ArgumentParser(prog="python -m tests.loops", description=__doc__)
     parser.add_argument("--loops", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first loop of the sequence")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--details", type=int, default=12, help="differences that are printed per loop")
+    parser.add_argument("--details", type=int, default=12, help="number of differences printed per loop")
     parser.add_argument("--loop", help="the text of one loop, as this command prints it")
-    parser.add_argument("--shrink", action="store_true", help="look for a plainer loop that fails, too")
-    parser.add_argument("--ranks", type=int, default=0, help="processes of DistributedDataParallel")
+    parser.add_argument("--shrink", action="store_true", help="search for a simpler loop that also fails")
+    parser.add_argument("--ranks", type=int, default=0, help="number of processes of DistributedDataParallel")
     arguments = parser.parse_args()
     if arguments.ranks:
         from tests.loops.ranks import many_with_ranks

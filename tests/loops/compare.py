@@ -1,4 +1,4 @@
-"""Compares a run on disk with the rows of a reference recorder, and a loop with itself without a hook.
+"""Compares a run on disk with the rows of a reference recorder, and a loop with and without a hook.
 
 Differences are lines of text. Their first word is the kind: "missing", "extra", "wrong", "twice" (two rows of
 one call), "absent" (without a reason), "training" (a loss or weight that differs, or an error).
@@ -25,8 +25,8 @@ __all__ = ["KINDS", "Result", "compare_rows", "compare_training"]
 
 KINDS = frozenset({"weight", "bias", "gradient", "input", "output", "loss"})
 
-# The reasons of the column `reason`, and which reasons of the reference each may stand for. A reason that is
-# not listed is accepted whatever the reference expects.
+# Reasons in the column `reason`, and for each the reasons of the reference that it may stand for. A reason
+# that is not in this table is always accepted.
 REASONS: dict[str, frozenset[str]] = {
     "no_backward": frozenset({NO_BACKWARD}),
     "not_stepped": frozenset({NOT_STEPPED}),
@@ -34,7 +34,7 @@ REASONS: dict[str, frozenset[str]] = {
     "scaler_skipped": frozenset({SKIPPED}),
 }
 
-_OF_THE_FIRST = -1  # the step of a key of another worker than the first
+_OF_THE_FIRST = -1  # the step in keys of workers other than the first
 
 
 @dataclass
@@ -45,17 +45,17 @@ class Result:
     rows: int = 0
 
     def count(self, kind: str) -> int:
-        """The number of differences of a kind."""
+        """Return the number of differences of this kind."""
         return sum(line.startswith(f"{kind}:") for line in self.differences)
 
 
 def compare_rows(path: Path | str, expected: Mapping[Key, Expected], worker: str = "worker_0") -> Result:
-    """Every row of a worker against every expected row, both ways.
+    """Compare every row of a worker with every expected row, in both directions.
 
     Args:
         path: The folder of the run, which is closed.
         expected: Reference.rows.
-        worker: Whose rows.
+        worker: Name of the worker whose rows are compared.
     """
     result = Result()
     trial = td.create_trial(str(path))
@@ -88,7 +88,7 @@ def compare_rows(path: Path | str, expected: Mapping[Key, Expected], worker: str
 
 
 def compare_training(with_hook: Outcome, plain: Outcome) -> list[str]:
-    """Losses and final weights of a loop with a hook against those without: every bit must be the same."""
+    """Compare losses and final weights of a loop with and without a hook; every bit must be equal."""
     lines = []
     if len(with_hook.losses) != len(plain.losses):
         lines.append(f"training: {len(with_hook.losses)} losses, {len(plain.losses)} without the hook")

@@ -2,7 +2,7 @@
 
 A loop consists of *windows*. A window consists of one or more *turns*. Each turn ends with an update:
 
-    chain, parallel   one turn per window: all roots, one after the other or side by side
+    chain, parallel   one turn per window: all roots, one after the other or in parallel
     turns             one turn per root
     gan               the turn of the critic (two forwards and backwards), then the turn of the generator
 
@@ -10,7 +10,7 @@ A turn consists of one or more *bodies*: forward, loss, backward. Gradient accum
 bodies.
 
 Combinations for which the rule of steps has no single answer are not generated: `without_ambiguity()`
-replaces each by a neighbour. The table names them all; the numbers are those of `EXCLUSIONS`.
+replaces each of them by a similar loop. The table lists them with their numbers in `EXCLUSIONS`.
 
     no.  not combined                                        reason
     1    gan with fewer than two roots                       there is no critic
@@ -18,7 +18,7 @@ replaces each by a neighbour. The table names them all; the numbers are those of
          calls or a detached part
     3    turns or gan with a frozen root                     the loss of its turn has no gradient
     4    a frozen root at the end of a model                 the loss may have no gradient
-    5    closure or SAM with turns, gan, a gradient          torch refuses it, or it is one more window
+    5    closure or SAM with turns, gan, a gradient          torch raises, or the update is a second window
          scaler, step() called twice, or an optimizer
          that holds only some of the roots
     6    SAM with gradient accumulation; SAM with a          such a loop does not exist; the outer step
@@ -36,12 +36,12 @@ replaces each by a neighbour. The table names them all; the numbers are those of
     11   an optimizer inside of backward with                every backward is an update and clears its
          accumulation, clipping, a scaler, zero_grad         gradients
          or step() twice
-    12   a scaler with step() twice                          torch refuses it
-    13   a scaler with an optimizer without gradients        torch refuses it
+    12   a scaler with step() twice                          torch raises
+    13   a scaler with an optimizer without gradients        torch raises
     14   a fused optimizer that steps with planted Inf       the optimizer steps, its kernel does nothing
-    15   planted Inf that is never cleared                   no step would ever be taken again
+    15   planted Inf that is never cleared                   the scaler would skip all later steps
     16   clipping of gradients that are still scaled         such a loop is a mistake
-    17   an optimizer that holds only some of the roots,     "no optimizer is known" is said of one root: a
+    17   an optimizer that holds only some of the roots,     "no optimizer exists" applies to one root: a
          with several bodies or a scaler                     root without one would end the step of others
     18   no registered root that is ever updated             there is no training step to compare
     19   clock="forward" with several forwards of the        the rule defines the numbers of the older
@@ -57,7 +57,7 @@ replaces each by a neighbour. The table names them all; the numbers are those of
          optimizer holds, or without a torch optimizer       are part of the training
     23   a loss that is recorded after the update, with      it belongs to "the step that began last", which
          evaluation inside of the step, or with a closure    may be the evaluation
-    24   evaluation inside of a turn of one body             there is no inside
+    24   evaluation inside of a turn of one body             such a turn has no place between two bodies
     26   planted Inf in turns, and a root that is not        a scaler forgets the iteration of one optimizer
          registered                                          with its update() after the next one's
     25   a save interval of 10 with few windows              nothing but the first step would be saved
@@ -101,19 +101,29 @@ UPDATERS = (*OPTIMIZERS, "sam", "in_backward", *CLOSURES, *BY_HAND)
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """One training loop. Defaults are the plainest loop: one model, SGD, zero_grad before forward.
+    """One training loop. The defaults describe the simplest loop: one model, SGD, zero_grad before forward.
 
-    roots: kinds of modules, in the order in which they run. register: positions of roots, in the order of
-    register_module(). detach: the output of the first root is detached. calls: forwards of the model per
-    body.
-    breadth: each root runs on all inputs before the next root does. method: trains through `compute()`.
-    owner: what one optimizer holds ("one": all roots, "each", "first", "last"). twice: step() is called
-    twice.
-    warmup: the first window has turns of one body. evaluate: where ("start", "after" an update, "inside" of a
-    window between two bodies, "before_backward"); every: after every n-th update. loss_late: recorded after
-    the update. interval, start, eval_interval: SaveConfig. steps: what begins steps ("update", "forward" is
-    Hook(clock="forward"), "hand" is hook.step()). early: the hook is made before the optimizers.
-    train_in_eval: the model is trained in eval mode.
+    Models:
+        roots: kinds of modules, in the order in which they run.
+        register: positions of roots, in the order of register_module().
+        detach: the output of the first root is detached.
+        calls: forwards of the model per body.
+        breadth: each root runs on all inputs before the next root does.
+        method: trains through `compute()`.
+    Updates:
+        owner: the roots that one optimizer holds ("one": all roots, "each", "first", "last").
+        twice: step() is called twice.
+        warmup: the first window has turns of one body.
+    Evaluation:
+        evaluate: "start", "after" an update, "inside" of a window between two bodies, "before_backward".
+        every: evaluates after every n-th update.
+    Recording:
+        loss_late: the loss is recorded after the update.
+        interval, start, eval_interval: SaveConfig.
+        steps: the event that begins a step: "update", "forward" (Hook(clock="forward")), "hand"
+            (hook.step()).
+        early: the hook is created before the optimizers.
+        train_in_eval: the model is trained in eval mode.
     """
 
     roots: tuple[str, ...] = ("mlp",)
@@ -150,7 +160,7 @@ class Loop:
     seed: int = 0
 
     def text(self) -> str:
-        """The fields that differ from their defaults, as JSON in one line; see from_text()."""
+        """Return the fields that differ from their defaults, as JSON in one line; see from_text()."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return json.dumps({name: value for name, value in fields.items() if value != defaults[name]})
@@ -177,7 +187,7 @@ class Loop:
 
 
 def from_text(text: str) -> Loop:
-    """The loop of Loop.text()."""
+    """Return the loop of a Loop.text()."""
     fields: dict[str, Any] = json.loads(text)
     for name in ("roots", "register"):
         if name in fields:
@@ -186,23 +196,26 @@ def from_text(text: str) -> Loop:
 
 
 def random_loop(seed: int, number: int) -> Loop:
-    """Loop `number` of the sequence `seed`: the same one on every machine."""
+    """Return loop `number` of the sequence `seed`; it is the same on every machine."""
     source = random.Random(f"{seed}/{number}")
     return _build(source.choice)
 
 
 @st.composite
 def loops(draw: st.DrawFn) -> Loop:
-    """The same loops as a hypothesis strategy, which shrinks to the plainest loop that still fails."""
+    """Return a hypothesis strategy for these loops, which shrinks to the simplest loop that still fails."""
     return _build(lambda options: draw(st.sampled_from(options)))
 
 
 def _build(choose: Choose) -> Loop:
-    """Draws all fields. In every list of options the plainest comes first: hypothesis shrinks towards it."""
+    """Draw all fields.
+
+    The simplest option comes first in every list, because hypothesis shrinks towards it.
+    """
     rare = (False, False, False, True)
     count = choose((1, 1, 2, 2, 3, 4))
     register = list(range(count))
-    for at in range(count):  # any permutation; the plainest changes nothing
+    for at in range(count):  # a permutation; the simplest one changes nothing
         other = choose(range(at, count))
         register[at], register[other] = register[other], register[at]
     if count > 1 and choose((False,) * 5 + (True,)):
@@ -247,7 +260,10 @@ def _build(choose: Choose) -> Loop:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A combination that is not generated. number: in the table of this module. changes: what replaces it."""
+    """A combination that is not generated.
+
+    number: in the table of this module. changes: the fields that replace the combination.
+    """
 
     number: int
     applies: Callable[[Loop], bool]
@@ -447,7 +463,7 @@ EXCLUSIONS = (
 
 
 def _without_effect(loop: Loop) -> list[str]:
-    """Fields that change nothing in this loop."""
+    """Return the fields that change nothing in this loop."""
     fields = []
     if loop.evaluate == "none":
         fields += ["every", "how", "evaluate_roots", "evaluate_calls"]
@@ -468,9 +484,10 @@ def _without_effect(loop: Loop) -> list[str]:
 
 
 def without_ambiguity(loop: Loop) -> Loop:
-    """The loop, or its neighbour that no exclusion applies to. Raises RuntimeError if there is none.
+    """Return the loop, or a similar loop that no exclusion applies to.
 
-    Fields without effect get their defaults, so that equal loops have equal texts.
+    Fields without effect get their defaults, so that equal loops have equal texts. Raises RuntimeError if
+    there is no such loop.
     """
     defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Loop)}
     for _ in range(50):
@@ -483,7 +500,7 @@ def without_ambiguity(loop: Loop) -> Loop:
 
 
 def simpler(loop: Loop) -> Iterator[Loop]:
-    """Loops with one field less that differs from the default, for shrinking without hypothesis."""
+    """Yield loops with one non-default field less, for shrinking without hypothesis."""
     for field in dataclasses.fields(loop):
         if getattr(loop, field.name) != field.default and field.name not in ("roots", "register"):
             default: dict[str, Any] = {field.name: field.default}

@@ -30,7 +30,7 @@ Wrap = Callable[[Root], nn.Module]
 
 @dataclass
 class Outcome:
-    """What a loop leaves: losses in order, final weights by root and name, and the reference recorder."""
+    """Result of a loop: losses in order, final weights by root and name, and the reference recorder."""
 
     losses: list[torch.Tensor]
     weights: dict[str, torch.Tensor]
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def saves(loop: Loop) -> Callable[[str, int], bool]:
-    """The rule of SaveConfigMode, written independently: whether a step of a mode is saved."""
+    """Return a function that computes whether a step is saved; independent of SaveConfigMode."""
 
     def saved(mode: str, mode_step: int) -> bool:
         if mode in ("EVAL", "PREDICT"):
@@ -56,14 +56,14 @@ def execute(
     evaluates: bool = True,
     random_state: int = 0,
 ) -> Outcome:
-    """Runs the loop.
+    """Run the loop.
 
     Args:
-        loop: What to run.
+        loop: The loop to run.
         hook: A tdcore Hook, or None.
         wrap: Puts a wrapper such as DistributedDataParallel around each root.
-        evaluates: False skips evaluations, as ranks do that leave them to rank 0.
-        random_state: Added to the seed of the data; ranks have data of their own.
+        evaluates: False skips evaluations, as in jobs where only rank 0 evaluates.
+        random_state: Added to the seed of the data; each rank has its own data.
     """
     torch.manual_seed(loop.seed)
     run = _Run(loop, hook, wrap, evaluates, random_state)
@@ -158,7 +158,7 @@ class _Run:
             self._evaluate()
 
     def _passes(self, updaters: list[Updater], bodies: list[Body]) -> torch.Tensor:
-        """All forwards and backwards of a turn."""
+        """Run all forwards and backwards of a turn."""
         loop = self.loop
         total = torch.zeros(())
         if loop.zero == "before_forward":
@@ -211,7 +211,7 @@ class _Run:
     # Forwards and losses ----------------------------------------------------------------------------------
 
     def _model(self, number: int) -> Body:
-        """All roots, one after the other or side by side."""
+        """Run all roots, one after the other or in parallel."""
         loop = self.loop
 
         def body() -> torch.Tensor:
@@ -247,7 +247,7 @@ class _Run:
         return lambda: self._loss(self._call(at, self._data(number, at)), self._data(number, 10 + at))
 
     def _gan(self) -> Iterator[tuple[list[Updater], list[Body]]]:
-        """The order of the DCGAN example: the critic on real data, on generated data, then the generator."""
+        """Run a GAN as the DCGAN example does: critic on real data, critic on generated data, generator."""
         real, noise, target = self._data(0, 0), self._data(0, 1), self._data(0, 2)
         fakes: list[torch.Tensor] = []
 
@@ -326,7 +326,7 @@ class _Run:
 
     @contextmanager
     def _maybe_unwrapped(self) -> Iterator[None]:
-        """Evaluates the roots inside of their wrappers if the seed of the loop is odd; both are usual."""
+        """Return the roots, without their wrappers if the seed of the loop is odd."""
         if self.loop.seed % 2 == 0:
             yield
             return

@@ -1,8 +1,8 @@
 """Small modules of different structure, which report their calls to a listener.
 
-Every root maps a tensor of shape (batch, 4) to one of the same shape: any sequence of roots is a model.
-A call is reported by the code of the module itself: neither hooks of torch nor tdcore are involved.
-Threads: the training thread. One listener at a time.
+Every root maps a tensor of shape (batch, 4) to a tensor of the same shape, so every sequence of roots is a
+model. The code of the module itself reports a call: neither hooks of torch nor tdcore are involved. Threads:
+the training thread. One listener at a time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch.utils.checkpoint import checkpoint
 __all__ = ["FEATURES", "FROZEN", "KINDS", "Listener", "MSELoss", "Root", "listening", "make_root"]
 
 FEATURES = 4
-FROZEN = "teacher"  # the kind without a parameter that requires a gradient
+FROZEN = "teacher"  # the kind whose parameters do not require gradients
 
 
 class Listener(Protocol):
     """Receives every call of a module of this file."""
 
     def enter(self, module: nn.Module, *values: torch.Tensor) -> None:
-        """The forward of the module begins with these inputs."""
+        """Record that the forward of the module begins with these inputs."""
 
     def leave(self, module: nn.Module, value: torch.Tensor) -> None:
-        """The forward of the module has returned this output."""
+        """Record that the forward of the module has returned this output."""
 
 
 _listeners: list[Listener] = []
@@ -36,7 +36,7 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Reports all calls within the block to the listener."""
+    """Report all calls within the block to the listener."""
     _listeners.append(listener)
     try:
         yield
@@ -89,7 +89,7 @@ class MSELoss(nn.MSELoss):
 
 
 class Root(nn.Module):
-    """Base of the roots. compute: the same as forward, as a method that only calls submodules."""
+    """Base class of the roots. compute: the same as forward, as a method that only calls submodules."""
 
     def compute(self, x: torch.Tensor) -> Any:
         raise NotImplementedError
@@ -128,7 +128,7 @@ class Twice(Root):
 
 
 class Table(Root):
-    """An embedding. Its input is of integers; the residual carries gradients to earlier roots."""
+    """An embedding with integer inputs; the residual connection passes gradients to earlier roots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Table(Root):
 
 
 class Scaled(Root):
-    """Parameters whose names contain neither "weight" nor "bias"."""
+    """A root whose parameter names contain neither "weight" nor "bias"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Scaled(Root):
 
 
 class Frozen(Mlp):
-    """The first layer does not train."""
+    """A root whose first layer is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Frozen(Mlp):
 
 
 class Teacher(Mlp):
-    """No layer trains."""
+    """A root whose layers are all frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Teacher(Mlp):
 
 
 class Spare(Root):
-    """A layer that no forward calls."""
+    """A root with a layer that no forward calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Spare(Root):
 
 
 class Recomputed(Root):
-    """Activation checkpointing: backward() calls the first layers again."""
+    """A root with activation checkpointing: backward() calls the first layers again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Recomputed(Root):
 
 
 class Dropped(Root):
-    """Random numbers in the forward."""
+    """A root with dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,5 +218,5 @@ KINDS = tuple(_ROOTS)
 
 
 def make_root(kind: str) -> Root:
-    """A new module of the kind."""
+    """Create a module of this kind."""
     return _ROOTS[kind]()

@@ -1,9 +1,9 @@
 """Generated loops under DistributedDataParallel: several CPU processes; only rank 0 evaluates.
 
-The processes are started once and run all loops. Every rank has a reference recorder of its own and compares
-its own rows. What DistributedDataParallel refuses is not generated: roots without trained or with unused
-parameters, several forwards per backward, optimizers inside of backward, planted Inf on one rank, and
-decisions that depend on the loss of one rank (LBFGS).
+The processes are started once and run all loops. Every rank has its own reference recorder and compares
+its own rows. Combinations that DistributedDataParallel does not support are not generated: roots without
+trained or with unused parameters, several forwards per backward, optimizers inside of backward, planted Inf
+on one rank, and decisions that depend on the loss of one rank (LBFGS).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 def loop_for_ranks(seed: int, number: int) -> Loop:
-    """Loop `number` of the sequence, changed so that DistributedDataParallel can run it."""
+    """Return loop `number` of the sequence, changed so that DistributedDataParallel can run it."""
     loop = random_loop(seed, number)
     updater = loop.updater
     if updater == "in_backward" or updater in CLOSURES or updater in SAMS:
@@ -58,7 +58,7 @@ def loop_for_ranks(seed: int, number: int) -> Loop:
 
 
 def many_with_ranks(seed: int, numbers: Sequence[int], ranks: int) -> Summary:
-    """Runs loops of a sequence in new processes. The totals of all ranks; loops count once."""
+    """Run loops of a sequence in new processes; return the totals of all ranks, each loop counted once."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes = [
@@ -82,7 +82,7 @@ def many_with_ranks(seed: int, numbers: Sequence[int], ranks: int) -> Summary:
 
 
 def _rank(rank: int, ranks: int, seed: int, numbers: list[int], folder: str) -> None:
-    """One process."""
+    """Run one rank."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
     logging.getLogger("tdcore").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
@@ -105,7 +105,7 @@ def _rank(rank: int, ranks: int, seed: int, numbers: list[int], folder: str) -> 
 
 
 def _check(loop: Loop, folder: Path, rank: int) -> Result:
-    """As check_loop(), in every rank at the same time."""
+    """Check one loop as check_loop() does, in every rank at the same time."""
     plain = execute(loop, wrap=DistributedDataParallel, evaluates=rank == 0, random_state=rank)
     try:
         hook = make_hook(loop, folder, include_workers="all")

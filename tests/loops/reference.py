@@ -1,23 +1,23 @@
-"""Reference recorder: the rows that a run must have, computed inside of the training loop.
+"""Reference recorder: computes, inside the training loop, the rows that a run must have.
 
-Written from the text of the rule alone. The loop calls the reference at every forward, backward, update,
-evaluation and loss (interpreter.py). The reference counts steps and modes, and clones tensors. It uses
-neither tdcore nor hooks of torch.
+Written from the text of the rule of steps ("What a step is" in docs/pytorch.md) alone. The loop calls the
+reference at every forward, backward, update, evaluation and loss (interpreter.py). The reference counts steps
+and modes, and clones tensors. It uses neither tdcore nor hooks of torch.
 
-Decisions where the text of the rule leaves a choice:
+Decisions where the text of the rule allows several answers:
 
-    a torch optimizer is known      as soon as it exists, not from its first step on
-    no optimizer is known           of any registered root: a frozen root ends no step of the others
-    a sign of an update             counts when it follows the last backward, whichever root it concerns
-    two steps of one optimizer      without a training forward in between: a gradient row of the first, and
-                                    perhaps of further ones
+    a torch optimizer exists        from its construction on, not only from its first step on
+    no optimizer exists             for any registered root: a frozen root ends no step of the other roots
+    a sign of an update             counts when it follows the last backward, whichever root it belongs to
+    two steps of one optimizer      without a training forward in between: a gradient row for the first, and
+                                    optionally for later ones
     a parameter without optimizer   has its row as the last backward of the step left it
     two updates in one closure      (SAM) one row per evaluation of the closure, none for the inner step
     a loss that requires grad       belongs to the open training step; to the step of the last forward where
-                                    none is open, or where that step was run with gradients enabled
-    a gradient that no update used  is there as the step ends, unless it was cleared
-    an update that no training      begins a training step
-    forward went before
+                                    no training step is open, or where that step ran with gradients enabled
+    a gradient that no update used  has a row with its value at the end of the step, unless it was cleared
+    an update without a training    begins a training step
+    forward before it
     inputs of a criterion           belong to the step of its loss
 
 Threads: the training thread.
@@ -46,7 +46,10 @@ Parameters = Iterable[nn.Parameter]
 
 
 class Key(NamedTuple):
-    """What identifies a row. mode_step: counted within the mode. step: over all modes."""
+    """Key of a row.
+
+    mode_step: number of the step within its mode. step: global number, over all modes.
+    """
 
     mode: str
     mode_step: int
@@ -57,10 +60,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """What a row must hold. value: None is a row with status "absent", for one of these reasons.
+    """Expected content of a row.
 
-    absent_too: "absent" is right as well. optional: no row at all is right as well. unchecked: any value is
-    right as well (a gradient that is left, under a gradient scaler).
+    value: None for a row with status "absent" and one of `reasons`. absent_too: the status "absent" is also
+    accepted. optional: a missing row is also accepted. unchecked: every value is accepted (for a gradient
+    that no update used, under a gradient scaler).
     """
 
     value: torch.Tensor | None
@@ -77,32 +81,36 @@ class _Step:
     step: int
     saved: bool
     ended: bool = False
-    backward: bool = False  # a backward has run in it
-    sign: bool = False  # of an update, since the last backward
+    backward: bool = False  # a backward has run in this step
+    sign: bool = False  # sign of an update since the last backward
     calls: Counter[str] = field(default_factory=Counter)
     called: set[int] = field(default_factory=set)  # modules that the loop called itself, by id
-    roots: set[str] = field(default_factory=set)  # that had a forward in it
+    roots: set[str] = field(default_factory=set)  # roots that ran a forward in this step
     weights: set[str] = field(default_factory=set)  # roots whose weights have rows
-    differentiable: bool = False  # forwards of this step of another mode may be differentiated
-    graph: bool = False  # a forward in it computed gradients
-    used: dict[str, dict[int, torch.Tensor | None]] = field(default_factory=dict)  # by parameter and call
-    skipped: set[str] = field(default_factory=set)  # parameters of optimizers that a scaler held back
+    differentiable: bool = False  # for a step of another mode: its forwards may be differentiated
+    graph: bool = False  # a forward of this step computed gradients
+    # gradients of updates, by parameter and call
+    used: dict[str, dict[int, torch.Tensor | None]] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)  # parameters whose optimizer step a scaler skipped
     left: dict[str, torch.Tensor] = field(default_factory=dict)  # gradients as the last backward left them
-    identities: dict[str, tuple[int, int] | None] = field(default_factory=dict)  # of those
-    kept: dict[str, torch.Tensor | None] = field(default_factory=dict)  # what is left as the step ends
-    stale: dict[str, torch.Tensor] = field(default_factory=dict)  # those of earlier steps, then
-    updates: set[frozenset[int]] = field(default_factory=set)  # ids of the parameters of each update
+    identities: dict[str, tuple[int, int] | None] = field(default_factory=dict)  # identities of `left`
+    # gradients that no update used, at the end of the step
+    kept: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    # gradients of earlier steps, after the last backward of this one
+    stale: dict[str, torch.Tensor] = field(default_factory=dict)
+    updates: set[frozenset[int]] = field(default_factory=set)  # for each update, the ids of its parameters
     begun_by_update: bool = False
     by_closure: set[str] = field(default_factory=set)  # parameters of optimizers with a closure
-    evaluations: Counter[int] = field(default_factory=Counter)  # of closures, by optimizer
+    # evaluations of closures, by number of the optimizer
+    evaluations: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass
 class _Root:
     name: str
     module: nn.Module
-    names: dict[str, nn.Parameter]  # by name of the row
-    trained: bool = False  # forwards since its optimizer stepped: in training mode,
+    names: dict[str, nn.Parameter]  # parameters by name of their row
+    trained: bool = False  # forwards since the last step of its optimizer: in training mode,
     evaluated: bool = False  # and in eval mode with gradients
     trains_in_eval: bool = False
 
@@ -110,12 +118,12 @@ class _Root:
 class Reference:
     """Receives the events of one loop and produces `rows`; call finish() at the end of the loop.
 
-    saves: whether a step of this mode and number is saved. steps: what begins steps, as in Loop.
+    saves: whether a step of this mode and number is saved. steps: the event that begins a step, as in Loop.
     """
 
     def __init__(self, saves: Callable[[str, int], bool], steps: str = "update") -> None:
         self.rows: dict[Key, Expected] = {}
-        self.steps: list[tuple[str, int, int]] = []  # mode, mode step, step; in the order in which they begin
+        self.steps: list[tuple[str, int, int]] = []  # (mode, mode step, step), in order of their beginnings
         self._saves = saves
         self._rule = steps
         self._roots: dict[str, _Root] = {}
@@ -127,19 +135,19 @@ class Reference:
         self._counts: Counter[str] = Counter()
         self._all: list[_Step] = []
         self._train: _Step | None = None  # the training step that began last, open or not
-        self._other: _Step | None = None  # the step of another mode that the last forward belonged to
-        self._now: _Step | None = None  # the step of the forward that runs
+        self._other: _Step | None = None  # the step of another mode, to which the last forward belonged
+        self._now: _Step | None = None  # the step of the running forward
         self._depth = 0
         self._in_backward = False
-        self._signed = False  # the loop has given a sign of an update before
+        self._signed = False  # the loop has given a sign of an update
         self._before: Counter[str] = Counter()  # calls before the first step
         self._criterion_inputs: list[torch.Tensor] = []
         self.scaled = False  # the loop has a gradient scaler
 
-    # What the script registers ----------------------------------------------------------------------------
+    # Registration -----------------------------------------------------------------------------------------
 
     def register(self, module: nn.Module) -> None:
-        """A root, in the order of register_module()."""
+        """Register a root; call in the order of register_module()."""
         kind = type(module).__name__
         name, number = kind, 0
         while name in self._roots:
@@ -155,19 +163,19 @@ class Reference:
         self._roots[name] = root
 
     def register_loss(self, criterion: nn.Module) -> None:
-        """A criterion."""
+        """Register a criterion."""
         self._criteria[id(criterion)] = type(criterion).__name__
 
     def optimizer(self, parameters: Parameters) -> None:
-        """A torch optimizer exists that holds these parameters."""
+        """Record that a torch optimizer with these parameters exists."""
         self._optimized |= {id(one) for one in parameters}
 
     def set_mode(self, mode: str) -> None:
-        """Hook.set_mode()."""
+        """Record a call of Hook.set_mode()."""
         self._mode = mode
 
     def step(self) -> None:
-        """Hook.step()."""
+        """Record a call of Hook.step()."""
         first = next(iter(self._roots.values()))
         if self._train is not None:
             self._close(self._train)
@@ -178,7 +186,7 @@ class Reference:
     # Calls of modules: modules.Listener -------------------------------------------------------------------
 
     def enter(self, module: nn.Module, *values: torch.Tensor) -> None:
-        """The forward of a module begins."""
+        """Record that the forward of a module begins."""
         if id(module) in self._criteria:
             self._criterion_inputs = [value.detach().clone() for value in values]
         if self._in_backward or id(module) not in self._names:
@@ -191,11 +199,11 @@ class Reference:
             self._record(self._now, f"{name}_input_{number}", value)
 
     def leave(self, module: nn.Module, value: torch.Tensor) -> None:
-        """The forward of a module has returned."""
+        """Record that the forward of a module has returned."""
         if id(module) in self._criteria:
             name = self._criteria[id(module)]
             step = self._step_of_loss(value)
-            if step is None:  # criteria are seen from the first step on
+            if step is None:  # criteria are recorded from the first step on
                 return
             for number, one in enumerate(self._criterion_inputs):
                 self._record(step, f"{name}_input_{number}", one)
@@ -206,14 +214,14 @@ class Reference:
         self._record(self._now, f"{self._names[id(module)][1]}_output_0", value)
 
     def loss(self, name: str, value: torch.Tensor) -> None:
-        """A loss. name: of its row."""
+        """Record a loss. name: name of its row."""
         self._record(self._step_of_loss(value), name, value)
 
     # Backwards and updates --------------------------------------------------------------------------------
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """A backward runs within the block."""
+        """Record that a backward runs within the block."""
         self._in_backward = True
         before = {
             name: _identity(one.grad) for root in self._roots.values() for name, one in root.names.items()
@@ -235,7 +243,7 @@ class Reference:
                         self._train.identities[name] = _identity(parameter.grad)
 
     def before_update(self, parameters: Parameters) -> None:
-        """A torch optimizer is about to step with these parameters; not called with a closure."""
+        """Record that a torch optimizer is about to step with these parameters; not called with a closure."""
         step = self._step_of_update(parameters)
         if step is None:
             return
@@ -243,11 +251,12 @@ class Reference:
             self._record_weights(step, self._roots[name])
 
     def update(self, parameters: Parameters, gradients: dict[int, torch.Tensor | None] | None) -> None:
-        """A torch optimizer has stepped.
+        """Record that a torch optimizer has stepped.
 
         Args:
-            parameters: All that it holds.
-            gradients: What it used, by id of the parameter. None: the calls of evaluated() said so.
+            parameters: All parameters of the optimizer.
+            gradients: The gradients that it used, by id of the parameter. None if evaluated() has recorded
+                them.
         """
         held = self._of(parameters)
         if not held:
@@ -266,7 +275,7 @@ class Reference:
                 calls[len(calls)] = gradients[id(self._parameter(name))]
 
     def evaluated(self, optimizer: int, parameters: Parameters) -> None:
-        """A closure has returned to the optimizer of this number, which holds these parameters."""
+        """Record the return of a closure to the optimizer of this number, which holds these parameters."""
         step = self._step_of_update(parameters)
         if step is None:
             return
@@ -278,19 +287,22 @@ class Reference:
             step.used.setdefault(name, {})[call] = None if gradient is None else gradient.detach().clone()
 
     def scaler_update(self, skipped: Parameters) -> None:
-        """GradScaler.update(). skipped: parameters of the optimizers whose step the scaler has skipped."""
+        """Record GradScaler.update().
+
+        skipped: parameters of the optimizers whose step the scaler has skipped.
+        """
         held = self._of(skipped)
         if held and self._train is not None:
             self._train.ended = True
             self._train.skipped |= {name for _, name in held}
 
     def sign(self, parameters: Parameters) -> None:
-        """The loop itself has changed these weights, or cleared their gradients."""
+        """Record that the loop itself has changed these weights, or cleared their gradients."""
         if self._of(parameters) and self._train is not None and self._train.backward:
             self._train.sign = True
 
     def finish(self) -> None:
-        """Ends the run: computes the rows of gradients."""
+        """End the run: compute the rows of gradients."""
         if self._train is not None:
             self._close(self._train)
         for step in self._all:
@@ -315,7 +327,10 @@ class Reference:
         return {name for key, (_, name) in self._parameters.items() if key in self._optimized}
 
     def _step_of_update(self, parameters: Parameters) -> _Step | None:
-        """The training step of an update; one that no training forward went before begins a step itself."""
+        """Return the training step of an update.
+
+        An update without a training forward before it begins a step.
+        """
         step = self._train
         roots = {root.name: root for root, _ in self._of(parameters)}.values()
         unseen = any(root.evaluated and not root.trained for root in roots) and self._other is not None
@@ -334,7 +349,7 @@ class Reference:
         return step
 
     def _close(self, step: _Step) -> None:
-        """The next training step begins, or the loop ends: what is left of gradients that no update used."""
+        """Close a training step: keep the remaining gradients that no update used."""
         for name, identity in step.identities.items():
             gradient = self._parameter(name).grad
             same = gradient is not None and _identity(gradient) == identity
@@ -358,7 +373,7 @@ class Reference:
         return step
 
     def _forward(self, root: _Root, module: nn.Module) -> _Step | None:
-        """The outermost call of a module of the root begins. The step that the call belongs to."""
+        """Return the step of the outermost call of a module of the root, whose forward begins."""
         training = module.training
         gradients = torch.is_grad_enabled()
         if self._rule == "update":
@@ -429,7 +444,7 @@ class Reference:
                 self._record(step, name, parameter)
 
     def _finish(self, step: _Step, root: _Root, name: str) -> None:
-        """Rows of one gradient in one training step."""
+        """Compute the rows of one gradient in one training step."""
         key = Key(step.mode, step.mode_step, step.step, f"gradient/{name}", 0)
         used, left = step.used.get(name), step.left.get(name)
         took_part = root.name in step.roots
@@ -452,7 +467,7 @@ class Reference:
             elif took_part or step.begun_by_update or not reached.isdisjoint(root.names):
                 why = {NOT_STEPPED} | ({SKIPPED} if name in step.skipped else set())
                 why |= {NO_BACKWARD} if left is None else {CLEARED}
-                no_graph = self._rule == "forward" and not step.graph  # a rollout under the older clock
+                no_graph = self._rule == "forward" and not step.graph  # a rollout with Hook(clock="forward")
                 self.rows[key] = Expected(
                     None, frozenset(why), optional=no_graph or not took_part, unchecked=name in step.skipped
                 )
@@ -465,5 +480,5 @@ class Reference:
 
 
 def _identity(gradient: torch.Tensor | None) -> tuple[int, int] | None:
-    """Changes with every write to the gradient."""
+    """Return a value that changes with every write to the gradient."""
     return None if gradient is None else (gradient.data_ptr(), gradient._version)

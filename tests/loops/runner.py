@@ -1,6 +1,6 @@
-"""Runs generated loops under a hook and compares what the hook has recorded.
+"""Runs generated loops under a hook and compares the recorded rows with the reference.
 
-Threads: the training thread. Every call makes a run of its own in the folder that is given.
+Threads: the training thread. Every call makes its own run in the given folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHOWN = 12  # lines per failing loop
 
 
 def make_hook(loop: Loop, folder: Path, **options: Any) -> Hook:
-    """A hook that records everything the reference expects, with the save intervals of the loop."""
+    """Create a hook that records everything that the reference expects, at the loop's save intervals."""
     train = td.SaveConfigMode(save_interval=loop.interval, start_step=loop.start)
     other = td.SaveConfigMode(save_interval=loop.eval_interval)
     modes = td.modes
@@ -54,11 +54,11 @@ def make_hook(loop: Loop, folder: Path, **options: Any) -> Hook:
 
 
 def check_loop(loop: Loop, folder: Path) -> Result:
-    """Runs the loop with a hook and without, and compares rows, losses and weights.
+    """Run the loop with a hook and without, and compare rows, losses and weights.
 
     Args:
-        loop: What to run.
-        folder: Where the run is written; what is there is removed, before and afterwards.
+        loop: The loop to run.
+        folder: Folder of the run; its content is removed before and afterwards.
     """
     shutil.rmtree(folder, ignore_errors=True)
     torch.set_num_threads(1)
@@ -83,7 +83,10 @@ def check_loop(loop: Loop, folder: Path) -> Result:
 
 @dataclass
 class Summary:
-    """Totals of many loops. failing: the text of each loop that has differences, with some of them."""
+    """Totals of many loops.
+
+    failing: the text of each loop that has differences, with some of the differences.
+    """
 
     loops: int = 0
     rows: int = 0
@@ -92,7 +95,7 @@ class Summary:
     failing: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def add(self, text: str, result: Result) -> None:
-        """Counts one loop. text: what reproduces it."""
+        """Count one loop. text: the text that reproduces it."""
         self.loops += 1
         self.rows += result.rows
         absent = result.count("absent")
@@ -102,7 +105,7 @@ class Summary:
             self.failing.append((text, result.differences))
 
     def join(self, other: Summary) -> None:
-        """Adds the totals of another process."""
+        """Add the totals of another process."""
         self.loops += other.loops
         self.rows += other.rows
         self.wrong += other.wrong
@@ -118,7 +121,7 @@ class Summary:
         )
 
     def report(self, *, details: int = _SHOWN) -> str:
-        """The totals, and every failing loop as one line with at most `details` of its differences below."""
+        """Return the totals, then each failing loop in one line with at most `details` differences."""
         lines = [self.line]
         for text, differences in self.failing:
             one = text.startswith("{")
@@ -130,13 +133,13 @@ class Summary:
 
 
 def summarize(loops: Iterable[Loop], folder: Path) -> Summary:
-    """Checks the loops one after the other, in one folder. A loop that raises is a failing loop."""
+    """Check the loops one after the other, in one folder. A loop that raises is a failing loop."""
     summary = Summary()
     log = logging.getLogger("tdcore")
     level = log.level
     log.setLevel(logging.CRITICAL)  # many loops cause warnings of the hook
     gc.collect()
-    gc.freeze()  # the hook searches all objects for optimizers: those of imported modules are left out
+    gc.freeze()  # the hook searches all objects for optimizers; objects of imported modules are excluded
     for number, loop in enumerate(loops):
         try:
             with warnings.catch_warnings():
@@ -151,13 +154,13 @@ def summarize(loops: Iterable[Loop], folder: Path) -> Summary:
 
 
 def many(first: int, loops: int, seed: int, processes: int) -> Summary:
-    """Checks loops of a sequence in several processes, and prints the totals so far.
+    """Check loops of a sequence in several processes, and print the totals so far.
 
     Args:
         first: Number of the first loop.
-        loops: How many.
-        seed: Of the sequence.
-        processes: How many processes; 1 is this process.
+        loops: Number of loops.
+        seed: Seed of the sequence.
+        processes: Number of processes; with 1 the loops run in this process.
     """
     numbers = range(first, first + loops)
     if processes == 1:
@@ -173,13 +176,13 @@ def many(first: int, loops: int, seed: int, processes: int) -> Summary:
 
 
 def _part(seed: int, numbers: Sequence[int]) -> Summary:
-    """Checks loops of a sequence, in this process."""
+    """Check loops of a sequence, in this process."""
     with tempfile.TemporaryDirectory() as folder:
         return summarize((random_loop(seed, number) for number in numbers), Path(folder))
 
 
 def shrunk(loop: Loop, folder: Path) -> Loop:
-    """The plainest loop found by resetting one field at a time that still has differences."""
+    """Return a simpler loop that still has differences, found by resetting one field at a time."""
     while True:
         for candidate in simpler(loop):
             if len(candidate.text()) < len(loop.text()) and summarize([candidate], folder).failing:

@@ -1,6 +1,6 @@
 """Generated training loops: a hook records exactly the rows of the rule, and changes no bit of the training.
 
-The quick tier runs some hundred loops. TDCORE_FULL=1 runs 5,000; `python -m tests.loops` runs any number and
+The quick tier runs a few hundred loops. TDCORE_FULL=1 runs 5,000; `python -m tests.loops` runs any number and
 prints a line that reproduces each failing loop.
 """
 
@@ -18,17 +18,15 @@ from tests.loops.runner import Summary, summarize
 _PARTS, _LOOPS_PER_PART = 8, 30
 _FULL = os.environ.get("TDCORE_FULL") == "1"
 _full_only = pytest.mark.skipif(not _FULL, reason="runs for a quarter of an hour; set TDCORE_FULL=1")
-_PRINTED = 5  # failing loops
+_PRINTED = 5  # failing loops in a message
 
 
 def assert_no_differences(summary: Summary) -> None:
-    """Fails with the first failing loops and what reproduces them."""
+    """Fail with the first failing loops and the lines that reproduce them."""
     if summary.failing:
         failing = len(summary.failing)
         summary.failing = summary.failing[:_PRINTED]
-        pytest.fail(
-            f"{failing} loops fail, of which the first are:\n{summary.report(details=5)}", pytrace=False
-        )
+        pytest.fail(f"{failing} loops fail, the first are:\n{summary.report(details=5)}", pytrace=False)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))

@@ -1,4 +1,4 @@
-"""Small training programs of the usual kinds: the hook changes no loss, and steps are those of the rule."""
+"""Small training programs of common kinds: the hook changes no loss, and steps follow the rule of steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _STEPS = 4
 
 
 class Program(NamedTuple):
-    """One program, run for four steps. steps: of each mode. outputs: rows of an output per training step."""
+    """One program, run for four steps.
+
+    steps: steps of each mode. outputs: rows of an output per training step.
+    """
 
     name: str
     steps: dict[str, int]

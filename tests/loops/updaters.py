@@ -1,4 +1,4 @@
-"""What updates the weights of a generated loop: torch optimizers, SAM, and hand-written updates.
+"""Updates of the weights of a generated loop: torch optimizers, SAM, and hand-written updates.
 
 An `Updater` belongs to one or several roots. Threads: the training thread.
 """
@@ -22,7 +22,7 @@ Closure = Callable[[], torch.Tensor]
 
 
 class Sam(Optimizer):
-    """Sharpness-aware minimisation in its usual form: two passes around an SGD optimizer of its own."""
+    """Sharpness-aware minimisation in its usual form: two passes around an inner SGD optimizer."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters, {"rho": 0.05})
@@ -31,7 +31,7 @@ class Sam(Optimizer):
 
     @torch.no_grad()
     def first_step(self) -> None:
-        """Moves the weights along the gradient and clears the gradient."""
+        """Move the weights along the gradient and clear the gradient."""
         for parameter in self._with_gradient():
             self.state[parameter]["before"] = parameter.data.clone()
             parameter.add_(parameter.grad, alpha=0.05)
@@ -39,7 +39,7 @@ class Sam(Optimizer):
 
     @torch.no_grad()
     def second_step(self) -> None:
-        """Restores the weights and steps with the gradient of the second pass."""
+        """Restore the weights and step with the gradient of the second pass."""
         for parameter in self._with_gradient():
             if "before" in self.state[parameter]:
                 parameter.data = self.state[parameter].pop("before")
@@ -47,7 +47,7 @@ class Sam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Both passes. The first backward has run; closure runs the second one."""
+        """Run both passes. The first backward has already run; closure runs the second one."""
         self.first_step()
         with torch.enable_grad():
             closure()
@@ -58,13 +58,13 @@ class Sam(Optimizer):
 
 
 class OwnOptimizer:
-    """A class with the methods of an optimizer that is none of torch.optim's."""
+    """A class with the methods of an optimizer that does not derive from torch.optim.Optimizer."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
 
     def step(self) -> None:
-        """Plain gradient descent."""
+        """Apply plain gradient descent."""
         with torch.no_grad():
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -85,7 +85,7 @@ _TORCH: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
 
 
 class Updater:
-    """Updates these parameters in one way of Loop.updater, and reports the update to the reference."""
+    """Updates these parameters as Loop.updater defines, and reports each update to the reference."""
 
     def __init__(self, kind: str, number: int, parameters: list[nn.Parameter], reference: Reference) -> None:
         self.parameters = parameters
@@ -105,12 +105,12 @@ class Updater:
             reference.optimizer(parameters)
 
     def close(self) -> None:
-        """Ends updates inside the backward pass, whose hooks would keep the parameters for ever."""
+        """Remove the hooks of updates inside of backward, which would keep the parameters alive."""
         for handle in self._handles:
             handle.remove()
 
     def clear(self, how: str) -> None:
-        """Clears the gradients. how: as in Loop.zero_how."""
+        """Clear the gradients. how: as in Loop.zero_how."""
         if self.optimizer is not None and how in ("none", "zeros"):
             self.optimizer.zero_grad(set_to_none=how == "none")
             return
@@ -123,7 +123,7 @@ class Updater:
         self._reference.sign(cleared)
 
     def step(self, scaler: Any = None) -> None:
-        """One update without a closure."""
+        """Update without a closure."""
         kind = self._kind
         if kind in ("in_backward", "none"):
             return
@@ -152,7 +152,7 @@ class Updater:
         self._reference.update(self.parameters, before)
 
     def step_with_closure(self, closure: Closure) -> None:
-        """One call of optimizer.step(closure)."""
+        """Call optimizer.step(closure) once."""
         assert self.optimizer is not None
 
         def reported() -> torch.Tensor:

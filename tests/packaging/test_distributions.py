@@ -1,4 +1,4 @@
-"""What users install: the wheel, the sdist, the editable checkout, and a clone that lost its links."""
+"""The installed package: from a wheel, an sdist, an editable checkout, and a clone that lost its links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests import _sim
 
-pytestmark = pytest.mark.timeout(1200)  # the wheel is compiled: minutes, and more on a busy machine
+pytestmark = pytest.mark.timeout(1200)  # the wheel is compiled, which takes minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = (
@@ -46,7 +46,7 @@ def python_files(folder: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree as git would clone it, links included, build products not."""
+    """Copy the source tree as `git clone` would: with links, without build products."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in tracked_files():
         target = copy / name
@@ -137,7 +137,7 @@ def test_a_clone_without_links_still_packs_hooks_and_rules(checkout: Path, tmp_p
     shutil.copytree(checkout, copy, symlinks=True)
     for name in ("hooks", "rules"):
         (copy / "tdcore" / name).unlink()
-        (copy / "tdcore" / name).write_text(f"../{name}")  # what git leaves where links are not allowed
+        (copy / "tdcore" / name).write_text(f"../{name}")  # what git checks out on file systems without links
     run(sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built", cwd=copy)
     built = {str(path.relative_to(copy / "built")) for path in (copy / "built").rglob("*.py")}
     assert python_files("hooks") <= built

@@ -1,4 +1,4 @@
-"""The build with and without nvcc: configure says which, and the core compiles either way."""
+"""The build with and without nvcc: configure reports which, and the core compiles in both cases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def configure(build: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_nvcc_configure_says_so_and_goes_on(tmp_path: Path) -> None:
-    done = configure(tmp_path, "-DTDCORE_NVCC=OFF")  # as when it was looked for and not found
+    done = configure(tmp_path, "-DTDCORE_NVCC=OFF")  # as if CMake had searched for nvcc and not found it
     assert done.returncode == 0, done.stderr
     assert "GPU kernels: there is no nvcc; they are left out, NVRTC compiles them at first use" in done.stdout
 

@@ -1,4 +1,4 @@
-"""scripts/make_wheels.py: a manylinux wheel that installs and captures where no compiler is."""
+"""scripts/make_wheels.py makes a manylinux wheel that installs and captures without a compiler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.timeout(2400)  # the wheel is compiled, and installed with all that it needs
+@pytest.mark.timeout(2400)  # the wheel is compiled, and installed with all its dependencies
 def test_the_wheel_of_this_python_is_manylinux_and_was_tried_without_a_compiler(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--python", sys.executable, "--out", str(tmp_path)],
@@ -51,7 +51,7 @@ def test_an_interpreter_that_cannot_be_used_is_refused_before_anything_is_built(
     script: ModuleType, tmp_path: Path
 ) -> None:
     broken = tmp_path / "python3"
-    broken.write_text("#!/bin/sh\nexit 127\n")  # as the shim of a version that is not chosen
+    broken.write_text("#!/bin/sh\nexit 127\n")  # like a pyenv shim for a version that is not selected
     broken.chmod(0o755)
     assert script.version_of(str(broken)) is None
     command = [sys.executable, str(SCRIPT), "--python", str(broken), "--out", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""A user's module of rules, for tests: a rule with a memory of its own kind."""
+"""A user's module of rules, for tests: a rule with its own class of state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tdcore.rules import Finding, Need, Window
 
 @dataclass(slots=True)
 class Seen:
-    """What the rule remembers."""
+    """State of the rule."""
 
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryNth:
-    """Fires at every nth row that it is shown, over all calls: each row must come exactly once."""
+    """Fires at every nth row, counted over all calls; so each row must come exactly once."""
 
     code: ClassVar[str] = "mine"
     nth: int = 10

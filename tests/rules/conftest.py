@@ -1,4 +1,4 @@
-"""Real runs that several tests of rules judge, recorded once."""
+"""Real runs that are recorded once and judged by several tests of rules."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.rules.trainings import blobs, network, train
 
 EVERYTHING = ("weights", "biases", "gradients", "inputs", "outputs", "hyperparameters")
 
-# No test says how fast an example must be: the machine may be busy, and the first one pays for imports.
+# No time limit per example: the machine may be busy, and the first example includes imports.
 settings.register_profile("tdcore", deadline=None)
 settings.load_profile("tdcore")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    torch.set_num_threads(1)  # the networks are tiny: more threads only wait for each other
+    torch.set_num_threads(1)  # the networks are tiny: more threads would only wait for each other
 
 
 @pytest.fixture(scope="session")
@@ -32,13 +32,13 @@ def healthy_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def statistics_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, statistics only."""
+    """The same training, with statistics only."""
     return train(tmp_path_factory.mktemp("statistics") / "run", network(), blobs(24), collections=EVERYTHING)
 
 
 @pytest.fixture(scope="session")
 def losses_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, losses only."""
+    """The same training, with losses only."""
     return train(tmp_path_factory.mktemp("losses") / "run", network(), blobs(24))
 
 

@@ -1,4 +1,4 @@
-"""Small real trainings in epochs, with validation, as tests of rules about losses and labels record them."""
+"""Small real trainings in epochs with validation, recorded for tests of rules about losses and labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def rings(number: int, *, seed: int = 0, batch: int = 32) -> Batches:
-    """Batches of points on an inner and an outer ring: two classes that no straight line separates."""
+    """Return batches of points on two concentric rings: two classes without a linear separation."""
     random = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 2, (number, batch), generator=random)
     angle = 6.283 * torch.rand(number, batch, generator=random)
@@ -26,7 +26,7 @@ def rings(number: int, *, seed: int = 0, batch: int = 32) -> Batches:
 
 
 def flipped(batches: Batches, share: float) -> Batches:
-    """The same batches, with so many of their (two) labels turned round."""
+    """Return the same batches, with this many of their (two) labels exchanged."""
     random = torch.Generator().manual_seed(1)
     return [
         (points, (labels + (torch.rand(labels.shape, generator=random) < share)) % 2)
@@ -35,7 +35,7 @@ def flipped(batches: Batches, share: float) -> Batches:
 
 
 def perceptron(width: int = 32, *, classes: int = 2) -> nn.Sequential:
-    """Two layers for `rings`, the same at each call."""
+    """Return two layers for `rings`, with the same weights at each call."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, classes))
 
@@ -53,10 +53,10 @@ def fit(
     every: int = 1,
     before_step: Callable[[int, torch.optim.Optimizer], None] = lambda step, optimizer: None,
 ) -> Path:
-    """Trains for some epochs, each followed by a validation, with a hook; returns the place of the run.
+    """Train for some epochs, each followed by a validation, with a hook; return the path of the run.
 
     labels: "labels" and "predictions" (scores) are saved, too. before_step: called before each step of the
-    optimizer; it makes the fault.
+    optimizer, to plant the fault.
     """
     criterion, stepper = nn.CrossEntropyLoss(), optimizer(model.parameters())
     hook = Hook(

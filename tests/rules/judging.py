@@ -1,4 +1,4 @@
-"""What the tests of rules share."""
+"""Shared parts of the tests of rules."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tdcore.rules.table_source import TableSource
 from tdcore.rules.trace import Trace
 
 LOSS = "CrossEntropyLoss_output_0"
-_WINDOWS = 40  # about so many at most: a trace of hundreds of steps is not cut at each of them
+_WINDOWS = 40  # approximate maximum, so that a trace of hundreds of steps is not cut at each of them
 
 
 def judge(rule: Rule, trace: Trace) -> tuple[list[Finding], Verdict]:
-    """All findings of a rule over a finished trace, and its verdict."""
+    """Return all findings of a rule over a finished trace, and its verdict."""
     engine = Engine(trace.source(), [rule])
     found = engine.step()
     (verdict,) = engine.verdicts(finished=True)
@@ -31,7 +31,7 @@ def judge(rule: Rule, trace: Trace) -> tuple[list[Finding], Verdict]:
 
 
 def losses(values: list[float], *, every: int = 1, mode: str = "TRAIN") -> Trace:
-    """A scalar loss saved at steps 0, every, 2 * every, ..."""
+    """Return a trace of a scalar loss at steps 0, every, 2 * every, ..."""
     trace = Trace()
     for at, value in enumerate(values):
         trace.add(at * every, LOSS, "loss", value, mode=mode)
@@ -39,9 +39,10 @@ def losses(values: list[float], *, every: int = 1, mode: str = "TRAIN") -> Trace
 
 
 class CutSource(TableSource):
-    """A trace that is shown in several windows, cut anywhere between two steps of a worker.
+    """A source that returns a trace in several windows, cut between any two steps of a worker.
 
-    The workers come in a random order among each other, each in its own order, as in a run that is followed.
+    The workers come in random order, but the steps of each worker in their order, as in a run that is
+    followed.
     """
 
     def __init__(self, trace: Trace, random: np.random.Generator, *, chance: float = 0.5) -> None:
@@ -68,7 +69,7 @@ class CutSource(TableSource):
         return len(self._windows)
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
-        """The next window; the last one ends the run."""
+        """Return the next window; the last one ends the run."""
         rows = self._windows.pop(0) if self._windows else []
         return RowBatch(
             table=self._all.take(pa.array(rows, pa.int64())).select(columns),
@@ -83,33 +84,33 @@ class CutSource(TableSource):
 
 
 class RunningSource(TableSource):
-    """A trace of a run that goes on: no worker has ended."""
+    """A trace of a live run: no worker has ended."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace.table(), payloads=trace.payloads)
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
-        """All rows at the first call."""
+        """Return all rows at the first call."""
         return replace(super().next(columns), ended=frozenset())
 
 
 class LookByLook(TableSource):
-    """A trace that is shown one row at a time, of a run that goes on."""
+    """A trace of a live run that is returned one row at a time."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace.table())
         self._left = self._table
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
-        """The next row."""
+        """Return the next row."""
         self._table, self._left = self._left.slice(0, 1), self._left.slice(1)
         return replace(super().next(columns), ended=frozenset())
 
 
 def judge_in_cuts(rule: Rule, trace: Trace, seed: int, *, chance: float = 0.5) -> list[Finding]:
-    """All findings of a rule over a finished trace that it sees in random windows, sorted by their keys.
+    """Return all findings of a rule over a finished trace in random windows, sorted by their keys.
 
-    Each window has an engine of its own that gets the state of the one before, as when a runner is restarted.
+    Each window has its own engine with the state of the one before, as when a runner is restarted.
     """
     source = CutSource(trace, np.random.default_rng(seed), chance=chance)
     engine = Engine(source, [rule])
@@ -123,17 +124,17 @@ def judge_in_cuts(rule: Rule, trace: Trace, seed: int, *, chance: float = 0.5) -
 
 
 def judge_of(engine: Engine) -> Any:
-    """What the engine keeps about its first rule."""
+    """Return the engine's state of its first rule."""
     return engine._runs[0]
 
 
 def by_key(found: list[Finding]) -> list[Finding]:
-    """In one order, whatever the windows were."""
+    """Sort findings in an order that does not depend on the windows."""
     return sorted(found, key=lambda finding: finding.key)
 
 
 def same_in_any_cuts(rule: Rule, trace: Trace, *, seeds: int = 6) -> list[Finding]:
-    """The findings over the whole trace at once; asserts that random windows give the same ones."""
+    """Return the findings over the whole trace; assert that random windows give the same findings."""
     whole = by_key(judge(rule, trace)[0])
     for seed in range(seeds):
         chance = (1.0, 0.5, 0.2)[seed % 3]

@@ -1,10 +1,10 @@
-"""The table of what is shown of each rule, docs/rules/proofs.md, made by the tests that show it.
+"""The table of proven behaviour of each rule, docs/rules/proofs.md, which is generated from the tests.
 
-    pytest tests -m proves --proofs write     writes it
-    pytest tests/rules --proofs check         fails when the table in docs/ is not what these tests make it
+    pytest tests -m proves --proofs write     writes the table
+    pytest tests/rules --proofs check         fails when the table in docs/ does not match the tests
 
-A test says what it shows by `@pytest.mark.proves("TDC101", "fires")`. tests/conftest.py takes this in as a
-plugin; tests/shown.py counts.
+A test declares the cell that it proves with `@pytest.mark.proves("TDC101", "fires")`. tests/conftest.py loads
+this module as a plugin; tests/shown.py counts the tests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A runner with a state, as a process of its own, for test_state_kills.py, which leads it step by step.
+"""A runner with a state in its own process, which test_state_kills.py controls step by step.
 
-python -m tests.rules.resumed_runner RUN STATE LOG: follows the run to its end. At each moment of STOPS it
-prints the moment's name and goes on when a line comes; at last it prints what it says, as JSON. Time passes
-with the polls, 0.3 seconds each, so that the result depends only on the run and these lines.
+python -m tests.rules.resumed_runner RUN STATE LOG
+
+The runner follows the run to its end. At each moment of STOPS it prints the moment's name and waits for a
+line on stdin; at the end it prints its result as JSON. Each poll advances the clock by 0.3 seconds, so that
+the result depends only on the run and these lines.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from tdcore.rules.run_source import RunSource
 from tdcore.rules.step_range import with_step_range
 from tests.rules.a_rule_of_mine import EveryNth
 
-# A look is over; the state is about to be written; its new file is there under another name; it is saved;
-# an action is about to tell; it has told.
+# A poll has ended; the state is about to be written; its new file exists under another name; it is saved;
+# an action is about to send; it has sent.
 STOPS = ("look", "writing", "written", "saved", "acting", "told")
 _SECONDS_PER_LOOK = 0.3
 
 
 class StepAbove(OlderRule):
-    """Met at a late step."""
+    """A condition that is fulfilled at a late step."""
 
     def invoke_at_step(self, step: int) -> bool:
         return step >= 40
 
 
 class LogKeys:
-    """An action that writes down which findings it was given."""
+    """An action that writes the keys of its findings to a file."""
 
     name = "log keys"
 
@@ -54,7 +56,7 @@ class LogKeys:
 
 
 def rules() -> list[RuleProtocol]:
-    """Rules that report each step, so that the log of the actions names every one."""
+    """Rules that report each step, so that the log of the actions contains every step."""
     every = (
         EveryNth(nth=3), ExplodingTensor(), LossNotDecreasing(num_steps=5, patience=1), LegacyRule(StepAbove)
     )  # fmt: skip
@@ -73,7 +75,7 @@ def main(
 
 @contextmanager
 def stopping(stop: Callable[[str], object]) -> Iterator[None]:
-    """Calls `stop` at the moments; each poll makes time pass."""
+    """Call `stop` at these moments; each poll advances the clock."""
     looks = 0
     write, replace = state._write, Path.replace
 

@@ -19,7 +19,10 @@ ENCODER, HEAD = "gradient/Net_encoder.weight", "gradient/Net_head.weight"
 
 
 class Autoencoder(nn.Module):
-    """An encoder and a classifier behind it; cut: the encoder's output is detached. spare: never called."""
+    """An encoder and a classifier behind it.
+
+    cut: detaches the encoder's output. spare: a layer never called.
+    """
 
     def __init__(self, *, cut: bool = False, spare: bool = False) -> None:
         super().__init__()
@@ -35,7 +38,7 @@ class Autoencoder(nn.Module):
 
 
 def steps_of(*present: bool, reason: str = "no_backward", other: bool = True) -> Trace:
-    """An encoder with a gradient at some steps, and a head with one at all steps."""
+    """Return a trace of an encoder with a gradient at some steps, and a head with a gradient at all steps."""
     trace = Trace()
     for step, has_one in enumerate(present):
         if has_one:

@@ -21,7 +21,7 @@ W = "gradient/Net_fc.weight"
 
 
 def zeros(*counts: int, of: int = 10, kind: str = "gradient", name: str = W) -> Trace:
-    """A tensor with so many zeros at steps 0, 1, 2, ..."""
+    """Return a trace of a tensor with this many zeros at steps 0, 1, 2, ..."""
     trace = Trace()
     for step, count in enumerate(counts):
         trace.add(step, name, kind, np.r_[np.zeros(count), np.ones(of - count)])
@@ -29,7 +29,7 @@ def zeros(*counts: int, of: int = 10, kind: str = "gradient", name: str = W) -> 
 
 
 class CutOff(nn.Module):
-    """Two branches. One is multiplied by a gate that is zero, so its layer gets no gradient."""
+    """Two branches; a gate of zero multiplies one of them, so its layer gets no gradient."""
 
     def __init__(self, gate: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rules that a run is not about: "does not apply" is told apart from "not evaluable"."""
+"""Rules that are irrelevant for a run: "does not apply" differs from "not evaluable"."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_training_is_told_which_rules_do_not_apply_and_what_the_others_lack(tm
         "F.relu are not layers and are not recorded"
     )
     assert (trees.fix, trees.captures) == ("", ())
-    assert relu.status is Status.NOT_EVALUABLE  # there is a ReLU, and its values were not saved
+    assert relu.status is Status.NOT_EVALUABLE  # there is a ReLU, but its values were not saved
     assert "save_raw_tensor=True" in relu.fix
 
 

@@ -1,4 +1,4 @@
-"""CheckInputImages: which inputs are images, per channel, and how many are read."""
+"""CheckInputImages: detection of images, statistics per channel, and the number of images that are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = CheckInputImages(threshold_samples=4)
 
 
 def pictures(*, normalised: bool) -> Batches:
-    """Batches of small pictures with a bright left or right half; values 0 to 1, or normalised."""
+    """Return batches of small pictures with a bright left or right half; values in [0, 1], or normalised."""
     random = torch.Generator().manual_seed(0)
     found = []
     for _ in range(10):
@@ -55,7 +55,7 @@ def inputs(
 
 
 def flat(*means: float, images: int = 2) -> Any:
-    """Images whose channels are flat, with these values."""
+    """Return images with constant channels of these values."""
     return np.ones((images, len(means), 2, 2)) * np.array(means).reshape(1, -1, 1, 1)
 
 
@@ -123,9 +123,9 @@ def test_exactly_the_samples_are_enough_and_one_less_is_not() -> None:
 
 def test_only_the_first_images_count_and_no_others_are_read() -> None:
     trace = inputs(flat(0.0), flat(0.0, images=9), flat(9.0), flat(9.0))
-    trace.payloads[1][2:] = 9.0  # beyond the fourth image
+    trace.payloads[1][2:] = 9.0  # after the fourth image
     source = trace.source()
-    source._payloads.pop(2)  # reading it would be noted
+    source._payloads.pop(2)  # reading it would be recorded
     engine = Engine(source, [FEW])
     assert engine.step() == []
     (verdict,) = engine.verdicts(finished=True)

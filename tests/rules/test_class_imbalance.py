@@ -1,4 +1,4 @@
-"""ClassImbalance: counts of classes, classes that are not learned, and what labels look like."""
+"""ClassImbalance: counts of classes, classes that are not learned, and detection of labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.rules.trainings import judge_run
 
 
 def few_outside(number: int) -> Batches:
-    """Two rings; only one point in 32 is on the outer ring."""
+    """Return two rings with only one point in 32 on the outer ring."""
     batches = rings(8 * number)
     points, labels = (torch.cat(each) for each in zip(*batches, strict=True))
     inner, outer = (torch.nonzero(labels == each).flatten() for each in (0, 1))
@@ -32,7 +32,7 @@ def few_outside(number: int) -> Batches:
 def batches(
     *labels: Any, predictions: Any = None, payload: bool = True, name: str = "labels", repeat: int = 1
 ) -> Trace:
-    """Labels of one step each, `repeat` times, with predictions."""
+    """Return a trace of labels of one step each, `repeat` times, with predictions."""
     trace = Trace()
     for step, each in enumerate(labels * repeat):
         trace.add(step, name, "custom", np.asarray(each), payload=payload)
@@ -42,7 +42,7 @@ def batches(
 
 
 def counted(*counts: int) -> npt.NDArray[np.int64]:
-    """So many labels of class 0, 1, ..."""
+    """Return this many labels of class 0, 1, ..."""
     return np.repeat(np.arange(len(counts)), counts)
 
 
@@ -60,7 +60,7 @@ def test_a_training_with_one_rare_class_is_found(tmp_path: Path) -> None:
 def test_a_class_that_is_never_learned_is_found(tmp_path: Path) -> None:
     blind = perceptron()
     with torch.no_grad():
-        list(blind.parameters())[-1][1] = -50.0  # the model never answers with class 1
+        list(blind.parameters())[-1][1] = -50.0  # the model never predicts class 1
     place = fit(tmp_path, blind, rings(16), epochs=4, labels=True)
     found, _ = judge_run(ClassImbalance(threshold_imbalance=100, samples=256), place)
     assert [finding.numbers["kind"] for finding in found] == ["misprediction of class 1"]

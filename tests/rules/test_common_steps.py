@@ -1,4 +1,4 @@
-"""Rules over workers whose global steps differ, because not all of them evaluate."""
+"""Rules on workers with different global steps, because only some of the workers evaluate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINED = [0, 1, 2, 5, 6, 7, 10, 11, 12]
 
 
 class Seen(Rule):
-    """Remembers the steps, and which workers have values there."""
+    """Records the steps, and the workers that have values in each step."""
 
     steps: list[tuple[int, list[str]]] = []  # noqa: RUF012 -- of all its objects: the engine makes one
 
@@ -78,7 +78,7 @@ def test_numbers_outlive_a_restart_although_judged_rows_are_not_read_again(tmp_p
     second.train(6)
     second.flush()
     table = after.next(["step", "mode_step", "worker"]).table
-    assert len(after._index) == 12  # those of the second worker
+    assert len(after._index) == 12  # steps of the second worker
     assert sorted(set(table.column("step").to_pylist())) == [0, 1, 2, 5, 6, 7]
     assert (
         after.position()["numbering"]
@@ -103,7 +103,7 @@ def test_steps_are_complete_for_a_worker_by_its_own_numbers(tmp_path: Path) -> N
 
 
 def test_losses_of_a_worker_are_in_its_own_order(tmp_path: Path) -> None:
-    """The evaluations of rank 1 have one step more than those of rank 0, so their numbers are later ones."""
+    """Evaluations of rank 1 have one step more than those of rank 0, so its later global steps are larger."""
     for rank, steps in zip(ranks(tmp_path), (2, 3), strict=True):
         for _ in range(3):
             rank.train(3)

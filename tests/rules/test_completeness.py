@@ -1,4 +1,4 @@
-"""When a live step counts as complete: never half of it, and soon."""
+"""Completeness of live steps: a step is complete only with all its rows, and soon after them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.trial.writer import RunWriter
 
 
 class Followed:
-    """A run and a source that follows it, with a clock of its own."""
+    """A run and a source that follows it, with a simulated clock."""
 
     def __init__(self, place: Path) -> None:
         self.now = 0.0
@@ -21,7 +21,7 @@ class Followed:
         self.source = RunSource(place, clock=lambda: self.now)
 
     def save(self, step: int, *names: str, whole: int | None = None) -> None:
-        """Rows of a step, then the word that `whole` and all before it are over."""
+        """Write rows of a step, and a mark that all steps up to `whole` are over."""
         for name in names:
             self.writer.add(name, np.ones(2), step=step)
         if whole is not None:

@@ -1,4 +1,4 @@
-"""Live judging of a training whose tensors come over two ways: from the host at once, from a device later."""
+"""Live judging of a training whose tensors arrive on two paths: from the host, and later from a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 class Training:
-    """A hook on a simulated device, and a source that follows its run and guesses nothing from silence."""
+    """A hook on a simulated device, and a source that follows its run with a stopped clock."""
 
     def __init__(self, place: Path, *, save_interval: int = 1) -> None:
         save = td.SaveConfig(save_interval=save_interval)
@@ -28,14 +28,14 @@ class Training:
         self.source = RunSource(place, clock=lambda: 0.0)
 
     def step(self, *, device: bool = True) -> None:
-        """One step, with a number of the host and a tensor on the device."""
+        """Run one step, with a number of the host and a tensor on the device."""
         self.hook.step()
         self.hook.save_scalar("host", 1.0)
         if device:
             self.hook.save_tensor("device", InterfaceArray(numbers()))
 
     def looks(self, until: Callable[[], bool]) -> list[Counter[int]]:
-        """What each look gave that gave something, as numbers of rows by step; the last after `until`."""
+        """Return the non-empty polls, as numbers of rows by step; the last poll is after `until`."""
         found: list[Counter[int]] = []
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -48,7 +48,7 @@ class Training:
             time.sleep(0.01)
 
     def written(self, rows: int) -> Callable[[], bool]:
-        """Whether so many rows are in the run."""
+        """Return a function that returns whether the run contains this many rows."""
         return lambda: bool(self.hook._ring.progress()["rows"] >= rows)
 
 
@@ -104,13 +104,13 @@ def test_a_mark_that_found_no_room_is_given_again(
     ring = training.hook._ring
 
     class FullRing:
-        """No room for marks while it is full."""
+        """A ring without room for marks while it is full."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(ring, name)
 
         def mark_step_end(self, step: int) -> bool:
-            """As Ring.mark_step_end."""
+            """Like Ring.mark_step_end."""
             marks.append(step)
             return not full and ring.mark_step_end(step)
 

@@ -1,4 +1,4 @@
-"""Rules, actions and options from a file; whatever is wrong in it is said with its place."""
+"""Rules, actions and options from a file; every error message contains its place in the file."""
 
 from __future__ import annotations
 

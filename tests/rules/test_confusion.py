@@ -20,7 +20,7 @@ from tests.rules.trainings import judge_run
 
 
 def three_classes(number: int, *, twins: bool) -> Batches:
-    """Rings whose outer one is split into two classes: by a coin that nothing tells (twins), or by side."""
+    """Rings whose outer ring has two classes: at random (twins), or by side."""
     random = torch.Generator().manual_seed(2)
     found = []
     for points, labels in rings(number):
@@ -31,7 +31,7 @@ def three_classes(number: int, *, twins: bool) -> Batches:
 
 
 def pairs(matrix: Any, *, steps: int = 1, payload: bool = True) -> Trace:
-    """Labels and predictions with this confusion matrix, C[label][prediction], at each step."""
+    """Return a trace of labels and predictions with this confusion matrix, C[label][prediction]."""
     counts = np.asarray(matrix)
     labels, predictions = np.indices(counts.shape)
     trace = Trace()

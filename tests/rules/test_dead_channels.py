@@ -1,4 +1,4 @@
-"""DeadChannels: which channels are dead or duplicates, and when a layer is reported."""
+"""DeadChannels: the channels that are dead or duplicates, and when a layer is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kinds(trace: Trace, rule: DeadChannels | None = None) -> list[object]:
 
 
 def convolutions(place: Path, fault: Callable[[nn.Conv2d], object], *, values: bool = True) -> Path:
-    """A small convolutional network; `fault` is done to its first layer after each step."""
+    """A small convolutional network; `fault` is applied to its first layer after each step."""
     torch.manual_seed(0)
     layer = nn.Conv2d(1, 8, 3, padding=1)
     model = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, CLASSES))

@@ -1,4 +1,4 @@
-"""DeadRelu: which units count as dead, and when a layer is reported."""
+"""DeadRelu: the units that count as dead, and when a layer is reported."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def outputs(
 
 
 def layer(units: int, dead: int, batch: int = 100, active: int = 10) -> npt.NDArray[Any]:
-    """(batch, units):
+    """Return an output (batch, units).
 
-    the first `dead` units are always zero, the others active for the first `active` inputs.
+    The first `dead` units are always zero, the others are active for the first `active` inputs.
     """
     values = np.zeros((batch, units))
     values[:active, dead:] = 1.0
@@ -54,7 +54,7 @@ def test_a_unit_active_for_exactly_the_threshold_is_alive_and_below_it_dead() ->
 
 
 def test_a_sparse_layer_without_dead_units_stays_quiet() -> None:
-    sparse = np.eye(50)  # 98 % zeros, and each unit has an input that it is for
+    sparse = np.eye(50)  # 98 % zeros, but each unit is active for one input
     found, verdict = judge(DeadRelu(), outputs(sparse))
     assert not found
     assert verdict.judged == 1
@@ -112,7 +112,7 @@ def test_a_pattern_chooses_the_layers_instead() -> None:
 
 def test_layers_with_few_zeros_are_not_read() -> None:
     source = outputs(np.ones((10, 10))).source()
-    source._payloads.clear()  # reading would fail
+    source._payloads.clear()  # reading the value would raise
     from tdcore.rules.engine import Engine
 
     engine = Engine(source, [DeadRelu()])

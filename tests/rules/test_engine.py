@@ -1,4 +1,4 @@
-"""The engine: each row once, errors kept apart, findings written, actions called."""
+"""The rule engine: each row once, isolated errors, written findings, calls of actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.trial.writer import RunWriter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """Yields one finding per row, so that a test sees what was shown."""
+    """Yields one finding per row, so that a test can check which rows it got."""
 
     code: ClassVar[str] = "T001"
 
@@ -37,7 +37,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """Finds something at step 0 and fails at step 1."""
+    """Fires at step 0 and raises at step 1."""
 
     code: ClassVar[str] = "T002"
     at: int = 1
@@ -53,7 +53,7 @@ class Failing:
 
 
 class Noting:
-    """An action that keeps what it was given."""
+    """An action that keeps its findings."""
 
     name = "noting"
 
@@ -81,7 +81,7 @@ def test_each_row_is_shown_once_and_only_when_its_step_is_complete(tmp_path: Pat
     assert engine.step() == []
     run.add("a", 1.0, step=0)
     run.flush()
-    assert engine.step() == []  # more of step 0 may come
+    assert engine.step() == []  # more rows of step 0 may come
     run.add("b", 1.0, step=0)
     run.add("a", 1.0, step=1)
     run.flush()
@@ -106,7 +106,7 @@ def test_a_step_to_which_nothing_is_added_for_a_while_is_complete(tmp_path: Path
     assert engine.step() == []
     now[0] = 2.1
     assert steps(engine.step()) == [0]
-    run.add("b", 1.0, step=0)  # late, and still shown, once
+    run.add("b", 1.0, step=0)  # late, but passed to the rule once
     run.add("a", 1.0, step=1)
     run.flush()
     assert [(f.step, f.tensor) for f in engine.step()] == [(0, "b")]
@@ -235,7 +235,7 @@ def test_findings_of_an_earlier_judgement_are_cleared_when_there_are_none_now() 
 
 
 class RefusingSink(MemorySink):
-    """Refuses every put."""
+    """A sink that refuses every put."""
 
     def put(self, key: str, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         raise SinkError("disk is full", kind="full")

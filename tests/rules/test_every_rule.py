@@ -1,4 +1,4 @@
-"""What holds for every rule of the table."""
+"""Properties of every rule in the table."""
 
 from __future__ import annotations
 

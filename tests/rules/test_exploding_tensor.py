@@ -1,4 +1,4 @@
-"""ExplodingTensor: which tensors count as exploding."""
+"""ExplodingTensor: the tensors that count as exploding."""
 
 from __future__ import annotations
 

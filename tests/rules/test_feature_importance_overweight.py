@@ -1,4 +1,4 @@
-"""FeatureImportanceOverweight: the share of the largest features, and steps that say nothing."""
+"""FeatureImportanceOverweight: the share of the largest features, and steps without usable importances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.rules.trees import grown_tree, save_trees, two_moons
 
 
 def shares(*steps: list[float], kind: str = "weight") -> Trace:
-    """Importances of features f0, f1, ... at each step."""
+    """Return a trace of importances of features f0, f1, ... at each step."""
     trace = Trace()
     for step, values in enumerate(steps):
         for at, value in enumerate(values):
@@ -29,7 +29,8 @@ def shares(*steps: list[float], kind: str = "weight") -> Trace:
 @pytest.mark.proves("TDC116", "fires")
 def test_a_tree_that_was_given_the_label_among_its_features_is_found(tmp_path: Path) -> None:
     points, labels = two_moons(features=8)
-    points[:, 5] = labels + 0.1 * np.random.default_rng(0).normal(size=labels.size)  # the leak
+    # a feature that leaks the target
+    points[:, 5] = labels + 0.1 * np.random.default_rng(0).normal(size=labels.size)
     place = save_trees(tmp_path, [grown_tree(points, labels, max_depth=3)], features=8)
     (finding,), verdict = judge_run(FeatureImportanceOverweight(nfeatures=2, threshold=0.6), place)
     assert verdict.status is Status.ISSUE

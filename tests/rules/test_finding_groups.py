@@ -1,4 +1,4 @@
-"""Findings of one rule with the same advice are one group, in reports, JSON and on the command line."""
+"""Findings of one rule with the same advice form one group, in reports, JSON and on the command line."""
 
 from __future__ import annotations
 

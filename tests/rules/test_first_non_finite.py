@@ -1,4 +1,4 @@
-"""FirstNonFinite: which tensor is the first, and what is told about the steps before it."""
+"""FirstNonFinite: the first non-finite tensor, and the report about the steps before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAPTURED = ["weights", "gradients", "outputs"]
 
 
 def steps(*each: tuple[float, float, float], worker: str = "worker_0", trace: Trace | None = None) -> Trace:
-    """(weight, loss, gradient) at steps 0, 1, ..."""
+    """Return a trace of (weight, loss, gradient) at steps 0, 1, ..."""
     trace = trace or Trace()
     for step, (weight, loss, gradient) in enumerate(each):
         trace.add(step, W, "weight", [weight], worker=worker)

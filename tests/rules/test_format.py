@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""The format of numbers in sentences."""
 
 from __future__ import annotations
 

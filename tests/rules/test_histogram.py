@@ -1,4 +1,4 @@
-"""Histograms: what they count, against NumPy."""
+"""Histograms: their counts, compared with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state file of another user: a short message, immediately."""
+"""State files from other users: a short error message, immediately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def write_state(place: Path, content: Any) -> Path:
-    """A state file with a right checksum."""
+    """Write a state file with a valid checksum."""
     body = pickle.dumps(content, protocol=5)
     place.write_bytes(state._MAGIC + hashlib.sha256(body).digest() + body)
     return place

@@ -1,4 +1,4 @@
-"""What a rule finds in one tensor at several steps is one finding, in reports, files and actions."""
+"""Findings of a rule in one tensor at several steps are joined into one, in reports, files and actions."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class OfAKind(Recorder):
 
 @pytest.mark.parametrize("first", ["kept", "counted"])
 def test_a_tensor_beyond_the_limit_is_one_finding_though_it_has_a_kind(first: str) -> None:
-    both = [(1, "w0"), (1, "w1"), (2, "w0"), (2, "w1")]  # in one look: only one finding is created
+    both = [(1, "w0"), (1, "w1"), (2, "w0"), (2, "w1")]  # in one poll: only one finding is created
     looks = [[(0, "w1")], both, [(3, "w0")]] if first == "counted" else [[(0, "w1")], [(1, "w0")], both]
     engine = Engine(Trace().source(), [OfAKind()], max_findings=1)
     for look in looks:

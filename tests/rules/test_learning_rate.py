@@ -1,4 +1,4 @@
-"""LearningRate: how far a step may move the weights, measured and estimated."""
+"""LearningRate: the change of weights per step, measured and estimated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Optimizer = Callable[[Any], torch.optim.Optimizer]
 def moving(
     ratio: float, *, steps: int = 12, every: int = 1, loss: Callable[[int], float] = lambda step: 1.0
 ) -> Trace:
-    """A weight that grows by this share of its size per save, and a loss."""
+    """Return a trace of a weight that grows by this share of its size per save, and a loss."""
     trace, size = Trace(), 1.0
     for at in range(steps):
         trace.add(at * every, "Net_fc.weight", "weight", size * UNIT, payload=True)

@@ -1,4 +1,4 @@
-"""Rules of the older kind, by themselves and under the engine."""
+"""Rules in the older library's style, alone and under the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LossAbove(Rule):
 
 
 def written(place: Path, values: dict[int, float | None], *, end: bool = True) -> RunWriter:
-    """A run with a loss at some steps; None saves another tensor at that step instead."""
+    """Write a run with a loss at some steps; None saves another tensor at that step instead."""
     writer = RunWriter(place)
     for step, value in values.items():
         writer.add("loss" if value is not None else "other", value or 0.0, step=step, kind="loss")

@@ -1,4 +1,4 @@
-"""Rules from text: names, parameters, users' own classes."""
+"""Rules from text: names, parameters, classes of the user."""
 
 from __future__ import annotations
 

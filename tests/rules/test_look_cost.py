@@ -1,4 +1,4 @@
-"""A look at a long run costs what is new in it: counted in objects, bytes and rows, not in time."""
+"""The cost of a poll of a long run depends only on its new rows: counted in objects, bytes and rows."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_rules_that_need_no_values_look_at_each_tensor_of_the_first_steps_once(
 
 
 class CountingSink(LocalSink):
-    """Counts what is read."""
+    """A sink that counts read operations."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -102,7 +102,7 @@ class CountingSink(LocalSink):
 
 
 def written(place: Path, steps: int) -> RunWriter:
-    """As a flusher leaves it: all but the newest rows merged."""
+    """Write a run as a flusher leaves it: all rows merged, except the newest ones."""
     writer = RunWriter(place)
     for step in range(steps):
         add(writer, step)
@@ -117,7 +117,7 @@ def add(writer: RunWriter, step: int) -> None:
 
 
 def cost_of_a_look(place: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Of the fifth look, each with one new step, at a run that had so many before."""
+    """Return the cost of the fifth poll, each with one new step, on a run with this many steps before."""
     writer = written(place, steps)
     sink = CountingSink(str(place))
     source = RunSource(place, sink=sink, clock=lambda: 0.0)
@@ -142,7 +142,7 @@ def cost_of_a_look(place: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Counted:
-    """A column that counts the elements which are taken out of it."""
+    """A column that counts the elements which are read from it."""
 
     def __init__(self, array: Any, touched: list[int]) -> None:
         self.array = array
@@ -160,7 +160,7 @@ def test_a_look_at_a_long_run_reads_and_touches_as_much_as_one_at_a_short_run(
     short = cost_of_a_look(tmp_path / "short", 20, monkeypatch)
     long = cost_of_a_look(tmp_path / "long", 2000, monkeypatch)
     assert 0 < short["touched"] < 50 * 5 * 2
-    assert long["bytes"] == pytest.approx(short["bytes"], abs=64)  # numbers of more digits
+    assert long["bytes"] == pytest.approx(short["bytes"], abs=64)  # numbers have more digits
     assert {**long, "bytes": 0} == {**short, "bytes": 0}
 
 

@@ -1,4 +1,4 @@
-"""LossNotDecreasing: when a loss counts as not falling."""
+"""LossNotDecreasing: the losses that count as not falling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_rise_above_the_threshold_is_called_an_increase() -> None:
 
 
 def test_steps_compared_lie_at_least_num_steps_apart() -> None:
-    # The older library's example: saved every 3 steps, num_steps 10: 12, 24, 36 after the first one at 0.
+    # The older library's example: saved every 3 steps, num_steps 10: 12, 24, 36 after the first value at 0.
     _, verdict = judge(rule(num_steps=10), losses([0.9**at for at in range(13)], every=3))
     assert verdict.judged == 3
     found, _ = judge(rule(num_steps=10), losses([1.0] * 13, every=3))
@@ -108,7 +108,7 @@ def test_a_run_shorter_than_num_steps_is_not_evaluable() -> None:
 
 
 def phases(train: list[float], evaluation: list[float]) -> Trace:
-    """Epochs of 10 training steps and 4 validation steps, one value each for all steps of a phase."""
+    """Return a trace of epochs: 10 training and 4 validation steps, with one value per phase."""
     trace, step = Trace(), 0
     for epoch, (low, high) in enumerate(zip(train, evaluation, strict=True)):
         for at in range(10):

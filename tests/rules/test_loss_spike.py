@@ -1,4 +1,4 @@
-"""LossSpike: what is above, for how long, and heavy tails that are not."""
+"""LossSpike: the height and length of spikes, and heavy-tailed losses without spikes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MismatchedLoss: a softmax or sigmoid twice, a likelihood of logits, shapes that are broadcast."""
+"""MismatchedLoss: a softmax or sigmoid applied twice, a likelihood loss of logits, broadcast shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INPUTS = (r"Loss_input_[01]$",)
 
 
 class Regression(nn.Module):
-    """One number per sample, of shape (batch, 1) or, flat, (batch,)."""
+    """One number per sample, with shape (batch, 1) or, if flat, (batch,)."""
 
     def __init__(self, *, flat: bool) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""What each rule asks for is enough: Hook(rules=[rule]) alone gives a run that the rule can judge."""
+"""The declared needs of each rule are sufficient:
+
+Hook(rules=[rule]) records a run that the rule can judge.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ from tdcore.hooks.pytorch import Hook
 from tdcore.rules import RULES, Status, run
 
 TREE = {"Tree": [0, 0, 0], "ID": [0, 1, 2], "Yes": [1, -1, -1], "No": [2, -1, -1]}
-GIVEN = {"TDC120": ":max_threshold=5", "TDC124": ":dtype=float16"}  # by default these judge nothing here
+# with default parameters these rules cannot judge these runs
+GIVEN = {"TDC120": ":max_threshold=5", "TDC124": ":dtype=float16"}
 STEPS = {"TDC106": 220}  # in TRAIN mode
 RANKS = {"TDC125": 3, "TDC131": 2}
-BY_HAND = {"TDC110", "TDC111", "TDC115", "TDC116"}  # look at what a script saves itself
+BY_HAND = {"TDC110", "TDC111", "TDC115", "TDC116"}  # these rules need tensors that the script saves
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Layers this small are slower on several."""
+    """Use one thread; several threads are slower for layers this small."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -32,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Tokens(nn.Module):
-    """An embedding whose name does not say what it is."""
+    """An embedding whose name does not contain "embedding"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,13 +44,13 @@ class Tokens(nn.Module):
         self.head = nn.Linear(8, 4)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Scores of four classes for (batch, length) ids."""
+        """Return scores of four classes for ids of shape (batch, length)."""
         scores: torch.Tensor = self.head(self.lookup(ids).mean(1))
         return scores
 
 
 def pictures() -> nn.Sequential:
-    """Layers of many kinds whose names are numbers."""
+    """Return layers of many kinds whose names are numbers."""
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2),
         nn.ReLU(),
@@ -69,7 +73,7 @@ def save_by_hand(hook: Hook, labels: torch.Tensor, scores: torch.Tensor) -> None
 
 
 def trained(hook: Hook, model: nn.Module, steps: int, *, by_hand: bool = False) -> None:
-    """Trains, and validates after every ten steps."""
+    """Train, and validate after every ten steps."""
     random = torch.Generator().manual_seed(0)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

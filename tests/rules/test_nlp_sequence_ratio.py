@@ -1,4 +1,4 @@
-"""NLPSequenceRatio: which tensors hold tokens, how they are counted, and lists of limits."""
+"""NLPSequenceRatio: the tensors that contain tokens, how tokens are counted, and lists of limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "Net_embedding_input_0"
 
 
 class Bag(nn.Module):
-    """The mean of the embeddings of a sequence, classified."""
+    """A classifier on the mean of the embeddings of a sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class Bag(nn.Module):
 
 
 class TokenEmbedding(nn.Embedding):
-    """A model's own embedding."""
+    """An embedding class of the model."""
 
 
 def sequences(longest: int) -> Batches:
-    """Sequences of 3 to 6 tokens, padded with 0 to `longest`; the class decides which tokens occur."""
+    """Return sequences of 3 to 6 tokens, padded with 0 to `longest`; the class determines the tokens."""
     random = torch.Generator().manual_seed(0)
     found = []
     for _ in range(6):
@@ -103,7 +103,7 @@ def test_token_0_needs_statistics_only_and_others_need_values() -> None:
 
 def test_values_are_read_only_where_the_token_may_be() -> None:
     source = tokens([[5, 6]], [[1, 1]]).source()
-    source._payloads.pop(0)  # reading it would be noted
+    source._payloads.pop(0)  # reading it would be recorded
     engine = Engine(source, [NLPSequenceRatio(token_values="1")])
     assert [finding.step for finding in engine.step()] == [1]
     assert not engine.verdicts(finished=True)[0].missing

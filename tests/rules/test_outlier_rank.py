@@ -1,4 +1,4 @@
-"""OutlierRank: which rank deviates, from what, and when a step is judged."""
+"""OutlierRank: the rank that deviates, the reference, and when a step is judged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ G = "gradient/Net_fc.weight"
 
 
 def ranks(*sizes: float, steps: int = 6, names: tuple[str, ...] = (G,)) -> Trace:
-    """Gradients of one element of these sizes, one per rank, at every step."""
+    """Return a trace of gradients of one element with these sizes, one per rank, at every step."""
     trace = Trace()
     for step in range(steps):
         for rank, size in enumerate(sizes):
@@ -39,9 +39,9 @@ def reported(rule: OutlierRank, trace: Trace) -> list[tuple[str, int, object]]:
 
 
 def four_ranks(place: Path, monkeypatch: pytest.MonkeyPatch, *, scale: float, captured: list[str]) -> Path:
-    """Four ranks with data of their own, one after the other; the loss of rank 2 is `scale` times too large.
+    """Train four ranks one after the other, with different data; the loss of rank 2 is multiplied by `scale`.
 
-    Each keeps its own weights; at this learning rate they stay close.
+    Each rank has its own weights; at this learning rate they stay similar.
     """
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
@@ -187,7 +187,7 @@ def test_copies_and_summands_of_a_gradient_are_judged_beside_parts(partial: str 
             trace.add(step, "w", "gradient", [1.0], worker=worker, shard=place([3], [rank]))
     assert reported(OutlierRank(), trace) == [("worker_2", 4, "large")]
     verdict = judge(OutlierRank(), trace)[1]
-    assert list(verdict.missing.values())[:1] == [18]  # the ranks' parts of w, at six steps
+    assert list(verdict.missing.values())[:1] == [18]  # the ranks' shards of w, at six steps
     assert verdict.judged == 6 * 3
 
 
@@ -202,7 +202,7 @@ def test_a_worker_that_never_comes_is_not_waited_for_beyond_a_hundred_steps() ->
     source = CutSource(trace, np.random.default_rng(0), chance=1.0)
     engine = Engine(source, [OutlierRank(workers=5)])
     found = []
-    while source.windows_left > 1:  # it has not ended yet
+    while source.windows_left > 1:  # the run has not ended yet
         found += engine.step()
     assert [finding.step for finding in found] == [4]
 

@@ -1,4 +1,4 @@
-"""Overfit: which phases are compared, when a gap counts, and when it is reported."""
+"""Overfit: the phases that are compared, when a gap counts, and when it is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLDER = Overfit(compat=True)
 
 
 def epochs(*means: tuple[float, float], noise: float = 0.0, name: str = LOSS) -> Trace:
-    """Epochs of 5 training and 4 validation steps, each with this mean (training, validation)."""
+    """Return a trace of epochs: 5 training and 4 validation steps with these means (training, validation)."""
     trace = Trace()
     step = 0
     for epoch, levels in enumerate(means):
@@ -97,7 +97,7 @@ def test_a_gap_within_the_scatter_of_the_losses_does_not_count() -> None:
 
 def test_a_validation_without_training_right_before_it_is_not_judged() -> None:
     trace = epochs((1.0, 2.0))
-    for at in range(3):  # the next validation, whose training phase saved nothing
+    for at in range(3):  # the next validation, after a training phase without saved losses
         trace.add(20 + at, LOSS, "loss", 2.0, mode="EVAL", mode_step=4 + at)
     _, verdict = judge(OLDER, trace)
     assert verdict.judged == 1

@@ -1,4 +1,4 @@
-"""Overtraining: what counts as an optimum, the two counters, and what is said without validation."""
+"""Overtraining: the optimum, the two counters, and the verdict without validation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.rules.trainings import judge_run
 
 
 def single(**parameters: Any) -> Overtraining:
-    """Each saved value by itself."""
+    """Each saved value is its own phase."""
     return Overtraining(smoothing_values=1, **parameters)
 
 
 def epochs(training: list[float], validation: list[float]) -> Trace:
-    """Epochs of one training and one validation step."""
+    """Return a trace of epochs of one training and one validation step."""
     trace = Trace()
     for epoch, (train, test) in enumerate(zip(training, validation, strict=True)):
         trace.add(2 * epoch, LOSS, "loss", train, mode="TRAIN", mode_step=epoch)

@@ -1,4 +1,4 @@
-"""Phases: where they end, and sums that do not depend on how the values come."""
+"""Phases: their ends, and sums that do not depend on how values are grouped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdcore.rules.window import Mask
 
 
 def points(*phases: tuple[str, list[float]], every: int = 1) -> tuple[Points, Mask]:
-    """Phases of values, (mode, values), as one series."""
+    """Return the values of the phases, (mode, values), as one series."""
     steps = {"TRAIN": 0, "EVAL": 0}
     rows = []
     step = 0

@@ -1,4 +1,4 @@
-"""The capture configuration for a set of rules: whatever one of them wants is in it."""
+"""The capture configuration for a set of rules contains everything that one of the rules needs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ rule_sets = st.lists(st.builds(Asks, captures=st.lists(captures, max_size=2).map
 
 
 def gives(here: CollectionConfig, wanted: CollectionConfig) -> bool:
-    """Whether a collection holds all that is wanted, when and how it is wanted."""
+    """Return whether a collection contains all that is required, at the required steps and in that form."""
     if here.name.partition("_")[0] != wanted.name:
         return False
     for field in ("include_regex", "tensor_names", "module_regex"):

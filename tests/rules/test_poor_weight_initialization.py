@@ -1,4 +1,4 @@
-"""PoorWeightInitialization: what counts as a poor start, and when it is reported."""
+"""PoorWeightInitialization: the conditions of a poor start, and when it is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAPTURED = ["weights", "gradients", "inputs"]
 def start(
     place: Path, *, scale: float = 1.0, constant: float | None = None, values: bool = True, **options: Any
 ) -> Path:
-    """A deep ReLU network whose hidden weights are `scale` times as wide as they should be, or constant."""
+    """Train a deep ReLU network whose hidden weights are `scale` times too large, or constant."""
     model = network(depth=8)
     with torch.no_grad():
         for parameter in list(model.parameters())[:-2]:
@@ -44,7 +44,7 @@ def kinds(rule: PoorWeightInitialization, trace: Trace) -> list[tuple[int, objec
 
 
 def layers(variances: list[float], losses: list[float], *, payload: bool = False) -> Trace:
-    """Inputs of ReLU layers with these variances at every step, and losses."""
+    """Return a trace of inputs of ReLU layers with these variances at every step, and losses."""
     trace = Trace()
     for step, loss in enumerate(losses):
         for at, variance in enumerate(variances):
@@ -55,7 +55,7 @@ def layers(variances: list[float], losses: list[float], *, payload: bool = False
 
 
 def gradients(ranges: list[float], losses: list[float], *, payload: bool = True) -> Trace:
-    """Gradients whose p95 - p5 are these, and losses."""
+    """Return a trace of gradients with these values of p95 - p5, and losses."""
     trace = Trace()
     for step, loss in enumerate(losses):
         trace.add(step, LOSS, "loss", loss)
@@ -195,7 +195,7 @@ def test_gradients_of_biases_of_few_elements_or_mostly_zeros_are_left_out() -> N
         (np.outer(np.ones(3), [1.0, 2.0, 3.0, 4.0]), "neurons"),
         (np.full((3, 4), 0.5), "weights"),
         (np.arange(12.0).reshape(3, 4), None),
-        (np.ones(12), None),  # of a normalisation layer
+        (np.ones(12), None),  # a weight of a normalisation layer
         (np.ones((1, 12)), None),  # one neuron
         (np.ones((3, 1)) * np.array([[1.0], [2.0], [3.0]]), None),  # one input
         (np.tile(np.arange(9.0).reshape(1, 1, 3, 3), (4, 1, 1, 1)), None),  # depthwise

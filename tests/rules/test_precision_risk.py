@@ -1,4 +1,4 @@
-"""PrecisionRisk: which values are too small or too large for which type."""
+"""PrecisionRisk: the values that are too small or too large for a type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def saved(*steps: Any, dtype: str = "F16", kind: str = "gradient", name: str = G
 
 
 def share(small: int, of: int = 100, *, size: float = 2.0**-15) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """So many elements of this size among `of`; the others are 1."""
+    """Return `of` elements: this many have this size, the others are 1."""
     return np.concatenate([np.full(small, size), np.ones(of - small)])
 
 
@@ -44,7 +44,7 @@ class ScaledLoss(nn.Module):
 
 
 def in_half(place: Path, factor: float) -> Path:
-    """A training in float16 whose loss is multiplied by a factor."""
+    """Train in float16 with a loss that is multiplied by a factor."""
     return train(
         place,
         network().half(),

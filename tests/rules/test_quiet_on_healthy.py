@@ -1,4 +1,4 @@
-"""Healthy trainings whose first or last steps look like faults: no rule fires on them."""
+"""Healthy trainings whose first or last steps look like faults: no rule fires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tdcore as td
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import RULES, run
 
-_NEVER = frozenset({"Overtraining"})  # it reports that a training which has converged goes on
+_NEVER = frozenset({"Overtraining"})  # it reports that a converged training continues
 
 
 class Adapted(nn.Module):
@@ -43,7 +43,7 @@ def perceptron(outputs: int) -> nn.Sequential:
 
 
 def adapter(hook: Hook, steps: int) -> None:
-    """A warm-up whose first learning rate is 0."""
+    """A warm-up from a learning rate of 0."""
     model, loss = Adapted(), nn.CrossEntropyLoss()
     hook.register_module(model)
     hook.register_loss(loss)
@@ -57,7 +57,7 @@ def adapter(hook: Hook, steps: int) -> None:
 
 
 def hinge(hook: Hook, steps: int) -> None:
-    """A loss that reaches 0, and with it all gradients."""
+    """A loss that reaches 0, with all gradients."""
     model, loss = perceptron(4), nn.MultiMarginLoss()
     hook.register_module(model)
     hook.register_loss(loss)
@@ -87,7 +87,7 @@ def triplets(hook: Hook, steps: int) -> None:
 
 
 def pictures(hook: Hook, steps: int) -> None:
-    """An autoencoder that removes noise from pictures scaled to 0..1."""
+    """An autoencoder that removes noise from pictures with values in [0, 1]."""
     model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
     loss = nn.MSELoss()
     hook.register_module(model)

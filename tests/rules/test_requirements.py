@@ -1,4 +1,4 @@
-"""Whether a run is configured to capture what a rule needs: said at once, never of what may still come."""
+"""Requirements of rules: missing captures are reported at once, but not those that may still come."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NEEDS_GRADIENT_VALUES = Need(what="gradient values", kinds=("gradient",), payloa
 def entry(
     regex: list[str], *, included: bool = True, interval: int = 1, values: bool = False, names: Any = ()
 ) -> dict[str, Any]:
-    """As a hook writes it into collections.json."""
+    """Return an entry of collections.json as a hook writes it."""
     return {
         "include_regex": regex,
         "tensor_names": list(names),
@@ -78,7 +78,7 @@ def test_statistics_alone_are_lacking_where_values_are_needed() -> None:
         {"gradients": entry(GRADIENTS)},
         {"all": entry([".*"])},
         {"mine": entry(["fc"])},  # a pattern that may match a gradient
-        {"mine": entry([])},  # names that the file does not tell before they are captured
+        {"mine": entry([])},  # names that the file does not contain before they are captured
         {"weights": entry([*WEIGHTS, "fc1"])},  # a built-in collection with a pattern of the user's
     ],
 )
@@ -164,11 +164,11 @@ def test_damaged_settings_in_a_run_are_read_as_unknown() -> None:
     assert lack(NEEDS_GRADIENT_VALUES, ended=True, gradients=hostile) == ""
 
 
-# A run that is written. ------------------------------------------------------------------------------------
+# A live run. ---------------------------------------------------------------------------------------------
 
 
 class Running:
-    """A run that saves a weight at each step, and says which collections it saves."""
+    """A live run that saves a weight at each step, and whose collections.json lists these collections."""
 
     def __init__(self, place: Path, rule: RuleProtocol, **collections: dict[str, Any]) -> None:
         self.writer, self.step = RunWriter(place), 0
@@ -179,7 +179,7 @@ class Running:
         self.writer.put("collections.json", {"format": 1, "attempts": {"0": {"collections": collections}}})
 
     def saves(self, name: str, kind: str) -> Verdict:
-        """The verdict after one more step."""
+        """Return the verdict after one more step."""
         self.writer.add(name, np.ones(3), step=self.step, kind=kind)
         self.writer.flush()
         self.step += 1
@@ -218,7 +218,7 @@ def test_a_new_attempt_that_has_not_said_what_it_saves_is_in_progress(tmp_path: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotSay:
-    """A user's rule whose `needs` is wrong."""
+    """A user's rule with a faulty `needs`."""
 
     code: ClassVar[str] = "U9"
 

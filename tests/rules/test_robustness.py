@@ -1,4 +1,4 @@
-"""Whatever rows a run holds, no rule raises, and none remembers more and more."""
+"""No rule raises for any rows of a run, and no rule uses more and more memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tdcore.rules.safe_pickle import dump, load
 from tdcore.rules.trace import Trace
 from tests.rules.judging import CutSource, RunningSource
 
-# (name, kind, origin): what the rules look for, and some that are in the way.
+# (name, kind, origin): tensors that rules search for, and some that may disturb them.
 TENSORS = (
     ("loss", "loss", "torch.nn.modules.loss.CrossEntropyLoss"),
     ("eval_loss", "loss", None),
@@ -85,7 +85,7 @@ STATUSES = ("ok", "ok", "ok", "ok", "ok", "lost", "absent", "skipped")
 
 @st.composite
 def rows(draw: st.DrawFn) -> dict[str, Any]:
-    """Arguments of Trace.add, but for the step."""
+    """Return arguments of Trace.add, except the step."""
     name, kind, origin = draw(st.sampled_from(TENSORS))
     dtype, numpy_type = draw(st.sampled_from(TYPES))
     status = draw(st.sampled_from(STATUSES))
@@ -111,7 +111,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """A trace whose steps repeat the same odd rows, so that patience runs out, among others."""
+    """Traces whose steps repeat the same odd rows, so that the patience of rules also ends."""
     trace = Trace()
     repeated = draw(st.lists(rows(), max_size=6))
     steps = draw(st.lists(st.integers(0, 12), max_size=12))
@@ -126,7 +126,7 @@ def every_rule() -> list[Rule]:
 
 
 def told_in_plain_words(found: list[Finding]) -> bool:
-    """Whether findings hold plain values only, and say something."""
+    """Return whether findings contain plain values only, and a text."""
     for finding in found:
         json.dumps(finding.to_json(), allow_nan=False)
         assert finding.why
@@ -151,7 +151,7 @@ def test_no_rule_fails_on_odd_rows_however_they_are_cut(trace: Trace, seed: int)
 
 
 def steps_of_a_run(steps: range) -> Trace:
-    """A few steps of a run on three workers that holds all that rules look at; every fourth step is EVAL."""
+    """Yield steps of three workers with all kinds of tensors that rules read; every fourth step is EVAL."""
     random = np.random.default_rng(steps.start)
     trace = Trace()
     for step in steps:

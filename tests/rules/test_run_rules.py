@@ -1,4 +1,4 @@
-"""Judging a run by the rules that its hook was given."""
+"""Judging a run by the rules of its hook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.trial.writer import RunWriter
 
 
 def made_with(place: Path, configuration: Any, *, attempt: int = 0) -> RunWriter:
-    """A run, or one more attempt of it, with this configuration in run.json."""
+    """Write a run, or one more attempt of it, with this configuration in run.json."""
     writer = RunWriter(place, attempt=attempt)
     document = json.loads((place / "run.json").read_text())
     document["attempts"][-1]["configuration"] = configuration

@@ -33,7 +33,7 @@ def followed(
     until_end: bool = False,
     start_timeout: float | None = None,
 ) -> Report:
-    """Follows a run; what the script says happens between two looks."""
+    """Follow a run; the steps of the script happen between two polls."""
     now = [0.0]
 
     def wait(seconds: float) -> None:
@@ -278,5 +278,5 @@ def test_a_hook_says_that_a_saved_step_is_over_when_the_next_begins(tmp_path: Pa
     index = Index(source.sink)
     index.advance()
     assert sorted(set(index.column("step").tolist())) == [0, 3]
-    assert index.column("ticket").min() > 0  # it says before the first step that it will say so
+    assert index.column("ticket").min() > 0  # the action announces this before the first step
     assert index.whole_step("worker_0", 0) == 3

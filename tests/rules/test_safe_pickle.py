@@ -1,4 +1,4 @@
-"""Plain values as bytes and back; and nothing else."""
+"""Safe pickles: plain values become bytes and the same values again; everything else is refused."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_file_that_names_a_function_is_refused_before_it_is_called(call: Any) 
 
 
 def _part(value: object) -> bytes:
-    """The operations that make a value, without those around them."""
+    """Return the operations that create a value, without the frame around them."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=3)
     pickler.fast = True
@@ -126,12 +126,12 @@ def _part(value: object) -> bytes:
 
 
 def _made(name: str, *arguments: object) -> bytes:
-    """Operations that call one of the reader's own makers."""
+    """Return operations that call one of the reader's constructors."""
     return _part("tdcore.rules.safe_pickle") + _part(name) + b"\x93" + _part(arguments) + b"R"
 
 
 def _forged(name: str, *arguments: object) -> bytes:
-    """A pickle that calls one of the reader's own makers."""
+    """Return a pickle that calls one of the reader's constructors."""
     return b"\x80\x05" + _made(name, *arguments) + b"."
 
 
@@ -174,7 +174,7 @@ def test_what_a_file_has_made_cannot_be_called(tmp_path: Path) -> None:
 
 @dataclass
 class _Greedy:
-    """Says when one of its methods is called."""
+    """Raises when one of its methods is called."""
 
     items: list[object]
 
@@ -205,7 +205,7 @@ def test_no_method_of_what_a_file_has_made_is_called(operations: bytes, message:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (b"Nr\xff\xff\xff\xff.", "KeyError"),  # place 2**32 - 1 of the memo
+        (b"Nr\xff\xff\xff\xff.", "KeyError"),  # index 2**32 - 1 of the memo
         (b"\x96" + (1 << 40).to_bytes(8, "little") + b"x.", "EOFError"),
         (b"\x8e" + (1 << 40).to_bytes(8, "little") + b"x.", "EOFError"),
         (
@@ -242,7 +242,7 @@ def test_bytes_that_are_no_pickle_are_refused(data: bytes) -> None:
 
 
 def nested(kind: type[list[Any]] | type[tuple[Any, ...]], depth: int = 60) -> Any:
-    """A value of some hundred bytes that has 2 to the power of `depth` parts when it is written out."""
+    """Return a pickle of a few hundred bytes that has 2 to the power of `depth` parts when it is expanded."""
     value: Any = kind(("x",))
     for _ in range(depth):
         value = kind((value, value))

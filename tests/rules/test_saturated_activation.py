@@ -1,4 +1,4 @@
-"""SaturatedActivation: which units count as saturated, and when a layer is reported."""
+"""SaturatedActivation: the units that count as saturated, and when a layer is reported."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def inputs(*batches: Any, name: str = NAME, origin: str | None = "Tanh", payload
 
 
 def layer(units: int, saturated: int, *, batch: int = 100, at: float = 50.0) -> npt.NDArray[np.float64]:
-    """(batch, units): the first `saturated` units get `at` for every sample, the others 0."""
+    """Return an output (batch, units): the first `saturated` units are always `at`, the others 0."""
     values = np.zeros((batch, units))
     values[:, :saturated] = at
     return values
 
 
 def tanh_network(place: Path, scale: float, *, values: bool = True) -> Path:
-    """A training whose first layer is initialised `scale` times as wide as it should be."""
+    """Train a network whose first layer is initialised `scale` times too large."""
     model = network(nn.Tanh)
     with torch.no_grad():
         next(iter(model.parameters())).mul_(scale)
@@ -125,7 +125,7 @@ def test_channels_are_the_units_of_a_convolution() -> None:
 
 def test_layers_within_the_limits_are_not_read() -> None:
     source = inputs(layer(10, 10, at=9.0)).source()
-    source._payloads.clear()  # reading would fail
+    source._payloads.clear()  # reading the value would raise
     engine = Engine(source, [SaturatedActivation()])
     engine.step()
     (verdict,) = engine.verdicts(finished=True)

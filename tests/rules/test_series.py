@@ -1,4 +1,4 @@
-"""Rows of a window in groups: the same as one row after the other gives them."""
+"""Rows of a window in groups: results equal those of the rows one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tdcore.rules.trace import Trace
 from tdcore.rules.window import Columns
 
 NAMES = ("attempt", "worker", "mode", "name", "origin", "step")
-FAR = 1 << 32  # steps so far apart are not counted one by one
+FAR = 1 << 32  # the code does not count steps one by one over such distances
 
 rows = st.fixed_dictionaries(
     {

@@ -1,4 +1,4 @@
-"""SimilarAcrossRuns: which rows belong together, tolerances, and what cannot be compared."""
+"""SimilarAcrossRuns: pairs of rows, tolerances, and rows that cannot be compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = ("weights", "gradients")
 
 
 def saved(*values: Any, payload: bool = True, name: str = W, **options: Any) -> Trace:
-    """A tensor at steps 0, 1, 2, ..."""
+    """Return a trace of a tensor at steps 0, 1, 2, ..."""
     trace = Trace()
     for step, each in enumerate(values):
         trace.add(step, name, "weight", each, payload=payload, **options)
@@ -185,7 +185,7 @@ def test_the_other_run_is_held_no_longer_than_the_judgement(tmp_path: Path) -> N
     assert opened(str(other), look) is opened(str(other), look)
     run = weakref.ref(opened(str(other), look))
     assert run() is not None
-    load(dump(look))  # what was read is not a part of a state
+    load(dump(look))  # values that were read are not stored in a state
     del look
     gc.collect()
     assert run() is None

@@ -1,4 +1,4 @@
-"""StalledTrainingRule: gaps between rows, a stall that lasts, and ends that are none."""
+"""StalledTrainingRule: gaps between rows, a stall that lasts, and ends of runs that are not stalls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = 10**9
 
 
 def at_seconds(*seconds: float, worker: str = "worker_0") -> Trace:
-    """A loss saved at these times."""
+    """Return a trace of a loss saved at these times."""
     trace = Trace()
     for step, second in enumerate(seconds):
         trace.add(step, LOSS, "loss", 1.0, worker=worker)
@@ -33,7 +33,7 @@ def at_seconds(*seconds: float, worker: str = "worker_0") -> Trace:
 
 
 def train_with_heartbeat(place: Path, *, hangs: bool) -> Hook:
-    """Trains for a few steps with a hook, which is left open when the training is to hang."""
+    """Train for some steps with a hook, which stays open if the training is to hang."""
     model, criterion = nn.Linear(4, 2), nn.CrossEntropyLoss()
     hook = Hook(
         place,
@@ -57,7 +57,7 @@ def test_a_training_that_hangs_is_found_while_it_hangs_and_once(tmp_path: Path) 
         source = RunSource(tmp_path, clock=lambda: 0.0)
         hour_later = [0]
         engine = Engine(source, [StalledTrainingRule()], clock_ns=lambda: hour_later[0])
-        while engine.rows < 5:  # until the flusher has written what there is
+        while engine.rows < 5:  # until the flusher has written all rows
             engine.step(everything=True)
         newest = max(state.time_ns for state in judge_of(engine).memory.values())
         hour_later[0] = newest + 1799 * SECOND

@@ -1,4 +1,4 @@
-"""A runner that was killed and started again with its state goes on where it was."""
+"""A killed runner that starts again with its state continues where it stopped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def same(report: Report, other: Report) -> bool:
 
 
 class Told:
-    """An action that remembers what it was given; fails in the given ways."""
+    """An action that records its findings; fails in the given ways."""
 
     name = "told"
 
@@ -345,7 +345,7 @@ def test_a_look_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
     state_file.after_poll(engine.changed)
     state_file.before_poll()
     flushed(writer, 2)
-    source.next(["step"])  # as far as it came
+    source.next(["step"])  # the rules have processed the rows so far
     state_file.close()
     assert judged(place, state, EveryNth(nth=1)).verdicts[0].occurrences == 6
 
@@ -368,7 +368,7 @@ def test_it_is_saved_about_once_a_second_and_only_when_something_changed(tmp_pat
         if after != before:
             saves.append(look)
         now[0] += 0.3
-    assert saves == [1, 5, 9]  # the first look has no complete step
+    assert saves == [1, 5, 9]  # the first poll has no complete step
     assert not list(tmp_path.glob(".*tmp"))
 
 
@@ -388,7 +388,7 @@ def test_a_place_that_refuses_in_the_middle_of_a_look_loses_no_row(
     assert source.next(["step"]).table.num_rows == 3
 
 
-_TIMED = {code for code, rule in RULES.items() if getattr(rule, "each_look", False)}  # by the clock
+_TIMED = {code for code, rule in RULES.items() if getattr(rule, "each_look", False)}  # after the time limit
 
 
 @pytest.mark.parametrize("code", sorted(CASES.keys() - _TIMED))

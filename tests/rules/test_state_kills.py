@@ -1,4 +1,4 @@
-"""A runner that is killed at any moment of its work goes on with its state: nothing is lost or repeated."""
+"""A runner that is killed at any moment continues with its state: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def written_in_pieces(place: Path, steps: int) -> Iterator[None]:
-    """A loss that falls, then does not move; a weight, NaN at every tenth step, in a flush of its own."""
+    """Write a loss that falls and then stays constant, and a weight, NaN at every tenth step, separately."""
     writer = RunWriter(place)
     for step in range(steps):
         writer.add("loss", np.float64(max(1.0, 20.0 - step)), step=step, kind="loss")
@@ -46,7 +46,8 @@ def test_a_runner_killed_at_any_moment_says_what_an_uninterrupted_one_says(tmp_p
     pieces = written_in_pieces(place, 60)
     next(pieces)
     numbers = random.Random(5)
-    left = [(moment, numbers.randint(1, 4)) for moment in resumed_runner.STOPS]  # the how manieth of a start
+    # index of the kill within a start
+    left = [(moment, numbers.randint(1, 4)) for moment in resumed_runner.STOPS]
     kills, output, settled = 0, "", {0}
     while not output:
         seen: Counter[str] = Counter()
@@ -82,5 +83,6 @@ def test_a_runner_killed_at_any_moment_says_what_an_uninterrupted_one_says(tmp_p
     told, told_once = Counter(lines), Counter(lines_of(tmp_path / "once"))
     assert told.keys() == told_once.keys()
     assert set(told_once.values()) == {1}
-    assert max(told.values()) == 2  # again what was told when it was killed before it could say so, and
-    assert all(set(lines[:number]).isdisjoint(lines[number:]) for number in settled)  # nothing else
+    # only a message that was sent just before a kill, and not yet recorded as sent, is sent again
+    assert max(told.values()) == 2
+    assert all(set(lines[:number]).isdisjoint(lines[number:]) for number in settled)

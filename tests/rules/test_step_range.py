@@ -1,4 +1,4 @@
-"""start_step and end_step on any rule: it is shown the rows of these steps only."""
+"""start_step and end_step of any rule: the rule gets only the rows of these steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fading(steps: int = 6) -> Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watches:
-    """Notes what it is shown."""
+    """Records the rows that it gets."""
 
     code: ClassVar[str] = "T002"
     each_look: ClassVar[bool] = True
@@ -107,7 +107,7 @@ def test_a_rule_is_not_called_before_its_first_step() -> None:
 
 
 class Live:
-    """A trace that comes in pieces: the rows of steps before these."""
+    """A trace that comes in parts: the rows of steps before these."""
 
     def __init__(self, trace: Trace, ends: list[int]) -> None:
         self._source, self._table, self._ends, self._begin = trace.source(), trace.table(), ends, 0
@@ -140,7 +140,7 @@ def test_bounds_that_leave_no_step_are_refused(bounds: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HasItsOwn:
-    """A rule with a start_step that means something else."""
+    """A rule whose own parameter is called start_step."""
 
     code: ClassVar[str] = "T003"
     start_step: int = 0

@@ -1,4 +1,4 @@
-"""From a training that goes on to a stop: hook, flusher, rules in another thread, stop action, and back."""
+"""From a live training to its stop: hook, flusher, rules in another thread, stop action, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many runs judged by the same rules: processes, clusters, broken runs, what is found below a place."""
+"""Many runs judged by the same rules: processes, clusters, broken runs, search for runs below a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small_run(place: Path, values: float = 1.0, *, end: bool = True) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run 3 vanishes, run 5 explodes, run 7 is broken, run 9 goes on; the others are well."""
+    """Write runs: run 3 vanishes, run 5 explodes, run 7 is broken, run 9 is live; the others are healthy."""
     folder = tmp_path_factory.mktemp("runs")
     for number in range(RUNS):
         values = {3: 1e-9, 5: float("nan")}.get(number, 1.0)
@@ -84,7 +84,7 @@ def test_findings_are_kept_in_each_run(tmp_path: Path) -> None:
 
 
 class Deadly(EveryNth):
-    """Kills its process at a run of one name."""
+    """A rule that kills its process at the run of this name."""
 
     def check(self, window: Any) -> Any:
         if (window.columns.floats("max") == 2.0).any():
@@ -104,7 +104,7 @@ def test_a_run_that_kills_its_process_is_an_error_and_the_others_are_judged(tmp_
 
 
 class Unsendable(EveryNth):
-    """Finds something that pickle cannot store, at a run of one name."""
+    """A rule whose finding cannot be pickled, at the run of this name."""
 
     def check(self, window: Any) -> Any:
         for finding in EveryNth.check(self, window):
@@ -138,7 +138,7 @@ def test_what_an_engine_has_started_is_ended_when_the_caller_gives_up(
     monkeypatch.setitem(cast("dict[str, object]", ENGINES), "serial", engine)
     with pytest.raises(KeyboardInterrupt) as error:
         sweep(runs, RULES, engine="serial", write_findings=False, on_run=give_up)
-    assert ended  # not only when the error, which holds it, is forgotten
+    assert ended  # not only when the error, which holds a reference to it, is freed
     del error
 
 
@@ -237,7 +237,7 @@ def test_ray_is_told_to_cancel_what_nobody_waits_for(runs: Path, monkeypatch: py
         with pytest.raises(KeyboardInterrupt):
             sweep(runs, RULES, engine="ray", write_findings=False, on_run=give_up)
         assert len(cancelled) == RUNS - 1
-        assert ray.is_initialized()  # it is the caller's
+        assert ray.is_initialized()  # it belongs to the caller
         with pytest.raises(ray.exceptions.TaskCancelledError):
             ray.get(cancelled[-1])
     finally:

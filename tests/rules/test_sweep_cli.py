@@ -1,4 +1,4 @@
-"""tdcore rules sweep, and tdcore ls of a bucket with runs in it."""
+"""`tdcore rules sweep`, and `tdcore ls` of a bucket with several runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Table = dict[str, npt.NDArray[np.float64]]
 
 
 def chain(depth: int) -> Table:
-    """Nodes 0, (1, 2), (3, 4), ...: the second child is split again."""
+    """Return nodes 0, (1, 2), (3, 4), ...: the second child is split again."""
     nodes = np.arange(2 * depth + 1.0)
     split = (nodes % 2 == 0) & (nodes < 2 * depth)
     return {

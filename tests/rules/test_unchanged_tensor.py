@@ -1,4 +1,4 @@
-"""UnchangedTensor: when two saves are the same, by statistics and by values."""
+"""UnchangedTensor: when two saves are equal, by statistics and by values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_num_steps_counts_saves_and_a_tensor_is_reported_once_until_it_changes()
 
 def test_equal_statistics_are_enough_and_nothing_is_read() -> None:
     source = saved(*[np.arange(5.0)] * 3).source()
-    source._payloads.clear()  # reading would fail
+    source._payloads.clear()  # reading the value would raise
     engine = Engine(source, [RULE])
     (finding,) = engine.step()
     assert finding.why == "unchanged by its statistics over 3 saved steps"

@@ -1,4 +1,4 @@
-"""Underfit: the starting level, flat and high, and what a healthy training looks like."""
+"""Underfit: the starting level, flat and high losses, and healthy trainings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.rules.trainings import judge_run
 
 
 def quick(**parameters: Any) -> Underfit:
-    """Blocks of two values, no warm-up, high from step 20 on."""
+    """Blocks of two values, no warm-up, "high" from step 20 on."""
     return Underfit(**{"window_values": 2, "warmup_steps": 0, "high_steps": 20, "patience": 2} | parameters)
 
 

@@ -25,7 +25,7 @@ X = "Net_input_0"
 def ranks(
     *rms: float, mean: tuple[float, ...] = (), steps: int = 6, name: str = X, kind: str = "input"
 ) -> Trace:
-    """Values of each rank with this root mean square, or with the deviation 1 and this mean."""
+    """Return a trace of ranks whose values have this root mean square, or a deviation of 1 and this mean."""
     trace = Trace()
     for step in range(steps):
         for rank in range(max(len(rms), len(mean))):
@@ -43,7 +43,7 @@ def reported(rule: UnequalRanks, trace: Trace) -> list[tuple[str, int, object]]:
 
 
 def two_ranks(place: Path, monkeypatch: pytest.MonkeyPatch, *, offset: float) -> Path:
-    """Two ranks with equal weights, whose gradients are averaged; the inputs of rank 1 have an offset."""
+    """Train two ranks with equal weights and averaged gradients; the inputs of rank 1 have an offset."""
     batches = blobs(6, batch=64)
     models = [network(), network()]
     optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
@@ -153,7 +153,7 @@ def test_losses_are_compared_by_their_size() -> None:
 
 
 def test_losses_that_differ_much_from_batch_to_batch_stay_quiet() -> None:
-    """The end of a training: the losses of a batch are near zero, with a standard deviation of 4.5 times."""
+    """Near the end of a training, losses are almost 0; their logarithms have a standard deviation of 1.5."""
     random = np.random.default_rng(0)
     trace = Trace()
     for step in range(3000):

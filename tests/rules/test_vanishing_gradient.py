@@ -1,4 +1,4 @@
-"""VanishingGradient: which gradients count as vanishing."""
+"""VanishingGradient: the gradients that count as vanishing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_positive_and_negative_values_do_not_cancel() -> None:
 
 
 def test_a_bias_beside_a_weight_with_a_healthy_gradient_is_not_reported() -> None:
-    # In front of a normalisation layer the gradient of a bias is zero but for rounding.
+    # The gradient of a bias before a normalisation layer is zero, except for rounding.
     trace = Trace().add(0, "gradient/Net_conv.weight", "gradient", [1.0])
     trace.add(0, "gradient/Net_conv.bias", "gradient", [1e-9])
     found, verdict = judge(VanishingGradient(), trace)

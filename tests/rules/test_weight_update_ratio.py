@@ -1,4 +1,4 @@
-"""WeightUpdateRatio: how far weights move per step, from values and from statistics."""
+"""WeightUpdateRatio: the change of weights per step, from values and from statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNIT = np.array([0.6, 0.8])  # of norm 1
 
 
 def weights(*values: Any, every: int = 1, payload: bool = True, gradient: float | None = None) -> Trace:
-    """A weight, and the gradient of each step, at steps 0, every, ..."""
+    """Return a trace of a weight, and the gradient of each step, at steps 0, every, ..."""
     trace = Trace()
     for at, each in enumerate(values):
         trace.add(at * every, W, "weight", np.asarray(each, dtype=np.float64), payload=payload)

@@ -26,7 +26,10 @@ def with_dropout() -> nn.Sequential:
 
 
 def fit(place: Path, *, updates: bool = False, forget_train: bool = False) -> Path:
-    """Three epochs with validation. updates: the validation trains too. forget_train: no model.train()."""
+    """Train three epochs with validation.
+
+    updates: the validation trains, too. forget_train: no model.train().
+    """
     model = with_dropout()
     hook = Hook(
         place,
@@ -123,7 +126,7 @@ def test_weights_may_differ_where_another_step_is_between_two_eval_steps() -> No
 
 
 def test_other_weights_that_are_loaded_between_two_evaluations_stay_quiet() -> None:
-    """The best checkpoint is loaded after the last validation, and the test follows in EVAL mode."""
+    """The best checkpoint is loaded after the last validation, then the test set runs in EVAL mode."""
     assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.0, 1.0, 2.0, 2.0, 2.0))
 
 

@@ -1,4 +1,4 @@
-"""Small real trainings that tests of rules record and judge: PyTorch on the CPU, a second each."""
+"""Small real trainings that tests of rules record and judge: PyTorch on the CPU, one second each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEATURES, CLASSES, BATCH = 16, 4, 32
 
 
 def blobs(steps: int, *, seed: int = 0, batch: int = BATCH) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of points around one centre per class, which a small network learns in some ten steps."""
+    """Return batches of points around one centre per class; a small network learns them in ten steps."""
     random = torch.Generator().manual_seed(seed)
     centres = 2.0 * torch.randn(CLASSES, FEATURES, generator=random)
     labels = torch.randint(0, CLASSES, (steps, batch), generator=random)
@@ -30,7 +30,7 @@ def blobs(steps: int, *, seed: int = 0, batch: int = BATCH) -> list[tuple[torch.
 def network(
     activation: Callable[[], nn.Module] = nn.ReLU, *, depth: int = 2, width: int = 32
 ) -> nn.Sequential:
-    """A stack of Linear layers for `blobs`, the same one at each call."""
+    """Return a stack of Linear layers for `blobs`, with the same weights at each call."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for index in range(depth):
@@ -53,10 +53,10 @@ def train(
     criterion: nn.Module | None = None,
     after_step: Callable[[int, nn.Module], None] = lambda step, model: None,
 ) -> Path:
-    """Trains on the batches with a hook; returns the place of the run.
+    """Train on the batches with a hook; return the path of the run.
 
-    collections, regex: what is captured besides losses. values: with values, not only statistics.
-    after_step: called after each step of the optimizer; its change of the model is the fault.
+    collections, regex: tensors that are captured in addition to losses. values: captures values, not only
+    statistics. after_step: called after each step of the optimizer; it changes the model to plant the fault.
     """
     loss = criterion or nn.CrossEntropyLoss()
     stepper = optimizer(model.parameters())
@@ -83,7 +83,7 @@ def train(
 
 
 def judge_run(rule: Rule, place: Path) -> tuple[list[Finding], Verdict]:
-    """All findings of a rule over a finished run, and its verdict."""
+    """Return all findings of a rule over a finished run, and its verdict."""
     engine = Engine(RunSource(place, attempt="all"), [rule])
     found = engine.step()
     (verdict,) = engine.verdicts(finished=True)

@@ -1,4 +1,4 @@
-"""A decision tree grown greedily, as a table of nodes, and runs that record such tables."""
+"""A greedy decision tree as a table of nodes, and runs that record such tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = dict[str, Floats]
 
 
 def two_moons(*, noise: float = 0.4, features: int = 6) -> tuple[Floats, Floats]:
-    """200 points of two half circles that overlap, in the first two of some features; labels 0 and 1."""
+    """Return 200 points of two overlapping half circles, in the first two features, and labels 0 and 1."""
     random = np.random.default_rng(0)
     labels = np.arange(200) % 2
     angle = np.pi * random.random(200)
@@ -27,13 +27,13 @@ def two_moons(*, noise: float = 0.4, features: int = 6) -> tuple[Floats, Floats]
 
 
 def grown_tree(points: Floats, labels: Floats, *, max_depth: int) -> Table:
-    """Splits greedily by squared error until leaves are pure or max_depth is reached.
+    """Split greedily by squared error until leaves are pure or max_depth is reached.
 
-    Columns Tree, ID, Feature, Yes, No, Gain; one row per node, NaN where a leaf has none.
+    The table has the columns Tree, ID, Feature, Yes, No, Gain and one row per node; leaves have NaN.
     """
     rows: list[list[float]] = []
     waiting = [(np.arange(labels.size), 0)]
-    for node, (inside, depth) in enumerate(waiting):  # grows while it is walked through
+    for node, (inside, depth) in enumerate(waiting):  # grows during the iteration
         feature, cut, gain = _best_split(points[inside], labels[inside])
         if depth == max_depth or gain <= 0:
             rows.append([0, node, np.nan, np.nan, np.nan, np.nan])
@@ -45,7 +45,7 @@ def grown_tree(points: Floats, labels: Floats, *, max_depth: int) -> Table:
 
 
 def _best_split(points: Floats, labels: Floats) -> tuple[int, float, float]:
-    """(feature, cut, how much the squared error falls); 0 when no cut helps."""
+    """Return (feature, cut, reduction of the squared error); the reduction is 0 if no cut helps."""
     best = (0, 0.0, 0.0)
     if labels.std() == 0:
         return best
@@ -61,14 +61,14 @@ def _best_split(points: Floats, labels: Floats) -> tuple[int, float, float]:
 
 
 def importances(table: Table, features: int) -> dict[str, float]:
-    """Share of all splits that each feature has: what the older library calls "weight"."""
+    """Return the share of all splits by feature, which the older library calls "weight"."""
     used = table["Feature"][~np.isnan(table["Feature"])].astype(np.int64)
     counts = np.bincount(used, minlength=features)
     return {f"f{at}": float(count / counts.sum()) for at, count in enumerate(counts)}
 
 
 def save_trees(place: Path, tables: list[Table], features: int = 0) -> Path:
-    """Records one table per step, and importances of so many features, under the older library's names."""
+    """Record one table per step, and importances of all features, under the names of the older library."""
     hook = Hook(
         place,
         save_config=td.SaveConfig(save_interval=1),

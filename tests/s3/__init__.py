@@ -1,1 +1,1 @@
-"""S3 services for tests: moto, rclone, a strict stub; and a proxy that makes faults on the way to them."""
+"""S3 services for tests: moto, rclone, a strict stub; and a fault-injecting proxy in front of them."""

@@ -1,4 +1,4 @@
-"""The faults that the proxy makes, and schedules of them."""
+"""Faults of the proxy, and schedules of faults."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CODES = {500: "InternalError", 502: "BadGateway", 503: "SlowDown", 504: "Gateway
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What happens to one request.
+    """The fault of one request.
 
-    delay       passes it on after `seconds`
+    delay       passes the request on after `seconds`
     throttle    passes `bytes_per_s` in one direction
     reset       after `after_bytes` in one direction both connections are reset
-    close       the same, closed in good order: with direction "response" a reply cut short
-    half_close  after `after_bytes` one direction ends, the other goes on
-    stall       after `after_bytes` one direction passes nothing any more
-    answer      the proxy answers with `status` and an S3 error; the server never hears of it
-    flip        a bit of the body is inverted, in its byte `after_bytes` modulo its length
+    close       the same, closed normally: with direction "response" the reply is truncated
+    half_close  after `after_bytes` one direction ends, the other continues
+    stall       after `after_bytes` one direction passes no more bytes
+    answer      the proxy answers with `status` and an S3 error; the server gets no request
+    flip        a bit of the body is inverted, in byte `after_bytes` modulo the body's length
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Fault:
     seconds: float = 0.0
     bytes_per_s: float = 1e6
     status: int = 503
-    only: str = ""  # strikes only a request whose first line holds this, such as "PUT "
+    only: str = ""  # strikes only requests whose first line contains this text, such as "PUT "
 
 
 def chance(
@@ -45,7 +45,7 @@ def chance(
     most_seconds: float = 0.05,
     slowest_bytes_per_s: float = 1e6,
 ) -> Schedule:
-    """A schedule: each request is struck with probability `rate`, by a fault of one of the kinds."""
+    """Return a schedule: each request is struck with probability `rate`, by a fault of one of the kinds."""
 
     def draw(numbers: random.Random) -> Fault | None:
         if numbers.random() >= rate:
@@ -53,7 +53,7 @@ def chance(
         return Fault(
             kind=numbers.choice(list(kinds)),
             direction=numbers.choice(["request", "response"]),
-            after_bytes=int(most_bytes ** numbers.random()) - 1,  # as often few as many
+            after_bytes=int(most_bytes ** numbers.random()) - 1,  # uniform on a logarithmic scale
             seconds=numbers.random() * most_seconds,
             bytes_per_s=slowest_bytes_per_s * (1 + 9 * numbers.random()),
             status=numbers.choice(sorted(CODES)),

@@ -1,9 +1,10 @@
-"""pytest fixtures: servers that live as long as the session, with the environment set to them.
+"""pytest fixtures: servers that live for the whole session, and environment variables for them.
 
-tests/conftest.py gives them to all tests.
+tests/conftest.py provides them for all tests.
 
-`moto`, `rclone` and `stub` are for one test each: AWS_* is set for that server and for nothing else, the stub
-is empty and well. `s3_prefix` is a prefix that no other test has. `s3_place` is both, on each server in turn.
+`moto`, `rclone` and `stub` are for one test each: the AWS_ variables are set for that server only, and the
+stub is empty and without faults. `s3_prefix` is a prefix that no other test has. `s3_place` is a prefix on
+each server in turn.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A prefix of a server's bucket, empty at first."""
+    """A prefix of a server's bucket, initially empty."""
 
     server: Server
     prefix: str
 
     def url(self, below: str = "", **options: str | None) -> str:
-        """The place as one string, with the options that reach the server."""
+        """Return the place as one string, with the options that the server needs."""
         return self.server.url(self.prefix + (f"/{below}" if below else ""), **options)
 
     def objects(self) -> dict[str, bytes]:
-        """Every object below the prefix, by its key after the prefix."""
+        """Return every object below the prefix, by its key after the prefix."""
         start = self.prefix + "/"
         return {key[len(start) :]: value for key, value in self.server.objects(start).items()}
 
@@ -48,7 +49,7 @@ def _running(make: Callable[[], contextlib.AbstractContextManager[Server]]) -> I
 
 
 def use(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    """Sets the environment to the server, and takes every other AWS_ variable away."""
+    """Set the AWS_ variables for the server, and remove all others."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in server.environment.items():

@@ -1,4 +1,4 @@
-"""The plainest S3 client: one signed request on one connection, so that tests need no client under test."""
+"""A minimal S3 client: one signed request per connection, independent of the clients under test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.s3.sigv4 import Keys, canonical_query, quoted, sign
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What came back; header names in small letters."""
+    """A reply; header names in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -22,17 +22,17 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """The <Code> of an error document; empty when there is none."""
+        """The <Code> of an error document; empty if there is none."""
         return text_of(self.body, "Code")
 
 
 def text_of(document: bytes, name: str) -> str:
-    """Text of the first element of that name; empty when there is none."""
+    """Return the text of the first element of this name; empty if there is none."""
     return next(iter(texts_of(document, name)), "")
 
 
 def texts_of(document: bytes, name: str) -> list[str]:
-    """Text of every element of that name, whatever its namespace."""
+    """Return the text of every element of this name, in any namespace."""
     if not document.lstrip().startswith(b"<"):
         return []
     return [node.text or "" for node in ET.fromstring(document).iter() if node.tag.rpartition("}")[2] == name]
@@ -40,7 +40,7 @@ def texts_of(document: bytes, name: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainClient:
-    """Requests to one bucket, in path style. Any thread: it keeps no connection."""
+    """Requests to one bucket, in path style. Any thread: the client keeps no connection."""
 
     endpoint: str
     bucket: str
@@ -60,9 +60,9 @@ class PlainClient:
         body: bytes = b"",
         signed: bool = True,
     ) -> Reply:
-        """One request for a key of the bucket, or for the bucket itself when `key` is empty.
+        """Send one request for a key of the bucket, or for the bucket itself if `key` is empty.
 
-        Raises OSError and http.client.HTTPException as they come.
+        Raises OSError and http.client.HTTPException unchanged.
         """
         parts = urlsplit(self.endpoint)
         target = f"/{quoted(self.bucket)}" + (f"/{quoted(key, '/')}" if key else "")
@@ -82,7 +82,7 @@ class PlainClient:
             connection.close()
 
     def connect(self) -> http.client.HTTPConnection:
-        """A new connection to the endpoint; the caller closes it."""
+        """Open a new connection to the endpoint; the caller closes it."""
         parts = urlsplit(self.endpoint)
         host, port = parts.hostname or "", parts.port or 443
         if parts.scheme == "http":
@@ -91,7 +91,7 @@ class PlainClient:
         return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=context)
 
     def keys_below(self, prefix: str = "") -> list[str]:
-        """Every key that begins with `prefix`, through all pages of the listing."""
+        """Return every key that begins with `prefix`, from all pages of the listing."""
         found: list[str] = []
         query = {"list-type": "2", "prefix": prefix}
         while True:
@@ -104,7 +104,7 @@ class PlainClient:
             query["continuation-token"] = following
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Every object whose key begins with `prefix`, read whole."""
+        """Return every object whose key begins with `prefix`, with its content."""
         read: dict[str, bytes] = {}
         for key in self.keys_below(prefix):
             reply = self.request("GET", key)

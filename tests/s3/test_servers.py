@@ -1,4 +1,4 @@
-"""The servers start, keep objects, and are gone afterwards."""
+"""The servers start, store objects, and leave no process."""
 
 from __future__ import annotations
 

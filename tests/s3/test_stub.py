@@ -1,4 +1,4 @@
-"""The stub refuses what S3 refuses, takes what real clients send, and fails the way it is told to."""
+"""The stub refuses what S3 refuses, accepts requests of real clients, and fails as its settings require."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def secure() -> Iterator[StubServer]:
 
 
 def put(stub: StubServer, key: str, data: bytes = b"data", **headers: str) -> str:
-    """The error code of a put; empty when it was done."""
+    """Return the error code of a put; empty after success."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     reply = stub.client().request("PUT", key, headers=named, body=data)
     assert (reply.status == 200) == (reply.code == "")
@@ -128,7 +128,7 @@ class TestClients:
 
 class TestSignatures:
     def refused(self, stub: StubServer, keys: Keys, *, now: datetime | None = None, **change: str) -> str:
-        """The code for a signed GET of the bucket with headers changed after signing."""
+        """Return the error code of a signed GET of the bucket whose headers were changed after signing."""
         host = f"127.0.0.1:{stub.port}"
         target = f"/{stub.bucket}?list-type=2"
         headers = sign(
@@ -287,7 +287,8 @@ class TestRightsAndPlaces:
         assert (reply.status, reply.code) == (403, "AccessDenied")
         assert "s3:PutObject" in text_of(reply.body, "Message")
         assert stub.client().request("GET", "k").status == 200
-        assert stub.client().request("GET", "none").code == "AccessDenied"  # may not list: may not know
+        # a client that may not list gets no information about keys
+        assert stub.client().request("GET", "none").code == "AccessDenied"
         assert stub.client().request("HEAD", "none").status == 403
         stub.set(deny=["kms:GenerateDataKey"])
         assert put(stub, "k") == ""

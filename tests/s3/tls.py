@@ -1,4 +1,4 @@
-"""A certificate authority of our own and a certificate for 127.0.0.1, made anew each time."""
+"""A private certificate authority and a certificate for 127.0.0.1, created anew for each use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIFETIME = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True)
 class Certificates:
-    """Three PEM files: whom to trust, what the server shows, and its secret key."""
+    """Three PEM files: the authority, the server's certificate, and its private key."""
 
     ca: Path
     certificate: Path
@@ -29,7 +29,7 @@ def _name(common_name: str) -> x509.Name:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Writes an authority and a certificate of 127.0.0.1 and localhost into `folder`."""
+    """Write an authority and a certificate for 127.0.0.1 and localhost into `folder`."""
     begins = datetime.now(timezone.utc) - timedelta(hours=1)
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
 

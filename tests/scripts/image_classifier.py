@@ -1,5 +1,7 @@
-"""An image classifier as training scripts of model zoos have it: meters, scheduler, EMA, mixed precision,
-accumulation, validation, checkpoints. Knows nothing of tdcore."""
+"""An image classifier in the style of model zoos.
+
+Meters, scheduler, EMA, mixed precision, accumulation, validation, checkpoints. Does not use tdcore.
+"""
 
 import argparse
 import copy

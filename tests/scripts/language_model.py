@@ -1,5 +1,7 @@
-"""A language model trained by the Trainer of transformers, from a random start on random tokens, as its
-example scripts do it. Knows nothing of tdcore."""
+"""A language model trained by the Trainer of transformers, as in its example scripts.
+
+It starts from random weights and trains on random tokens. Does not use tdcore.
+"""
 
 import argparse
 

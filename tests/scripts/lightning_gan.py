@@ -1,6 +1,8 @@
 # mypy: ignore-errors
-"""A GAN in one LightningModule with two optimizers and toggle_optimizer(), as Lightning's examples do it.
-Knows nothing of tdcore."""
+"""A GAN in one LightningModule with two optimizers and toggle_optimizer(), as in Lightning's examples.
+
+Does not use tdcore.
+"""
 
 import sys
 

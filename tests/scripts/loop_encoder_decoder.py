@@ -1,4 +1,4 @@
-"""Sequence to sequence: the decoder is registered before the encoder, which runs first; two optimizers."""
+"""Sequence to sequence, two optimizers: the decoder is registered before the encoder, which runs first."""
 
 import sys
 

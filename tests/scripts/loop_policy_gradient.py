@@ -16,7 +16,10 @@ class Policy(nn.Module):
 
 
 def move(state, action):
-    """A point on a plane. The action pushes it left or right; the reward is its closeness to the origin."""
+    """Move a point on a plane.
+
+    The action pushes it left or right; the reward is its closeness to the origin.
+    """
     position, speed = state
     speed = speed + (0.2 if action else -0.2)
     position = position + speed

@@ -1,4 +1,4 @@
-"""A plain training loop, as a tutorial has it. Knows nothing of tdcore."""
+"""A plain training loop, as in tutorials. Does not use tdcore."""
 
 import argparse
 

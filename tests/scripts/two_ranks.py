@@ -1,4 +1,4 @@
-"""Data-parallel training, started by torchrun. Knows nothing of tdcore."""
+"""Data-parallel training, started by torchrun. Does not use tdcore."""
 
 import os
 
@@ -21,7 +21,7 @@ def main():
         loss.backward()
         optimizer.step()
         lines.append(f"rank {dist.get_rank()} step {step} loss {loss.item().hex()}\n")
-    os.write(1, "".join(lines).encode())  # in one piece: the ranks share stdout
+    os.write(1, "".join(lines).encode())  # in one call, because the ranks share stdout
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Sinks on the strict stub, with either engine."""
+"""Sinks on the strict S3 stub, with either engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(stub: StubServer, engine: str) -> Iterator[Callable[..., S3Sink]]:
-    """opened(patience_seconds, **options): a sink on the stub, closed at the end."""
+    """opened(patience_seconds, **options) creates a sink on the stub, which is closed after the test."""
     sinks: list[S3Sink] = []
 
     def make(patience: float = 30.0, **options: str) -> S3Sink:

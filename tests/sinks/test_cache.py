@@ -1,4 +1,4 @@
-"""The cache of index files: right or not there, bounded, shared, and never in the way."""
+"""The cache of index files: copies are correct or absent; it is bounded, shared, and survives errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "index/worker_0/0000-000000000000-000000000001.parquet"
 
 
 def counted(inner: MemorySink) -> list[str]:
-    """A list that gets the key of each object that is read from the sink itself."""
+    """Return a list that gets the key of each object that is read from the sink itself."""
     seen: list[str] = []
     inner.fault = lambda operation, key: seen.append(key) if operation == "get" else None
     return seen
@@ -30,7 +30,7 @@ def cached(inner: Sink, folder: Path, place: str = "here", run_id: str = "1") ->
 
 
 class TestCachedSink(SinkContract):
-    """A sink behind a cache is a sink, as long as index files do not change."""
+    """A sink behind a cache fulfils the contract of sinks, as long as index files do not change."""
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
@@ -102,7 +102,7 @@ def test_a_damaged_copy_is_no_copy(tmp_path: Path, damage: Callable[[bytes], byt
     seen = counted(inner)
     assert cached(inner, tmp_path).get(KEY) == b"rows"
     assert cached(inner, tmp_path).get(KEY) == b"rows"
-    assert seen == [KEY]  # and there is a good copy again
+    assert seen == [KEY]  # the cache has a correct copy again
 
 
 @pytest.mark.parametrize("where", ["file", "file/below", "folder"])
@@ -112,7 +112,7 @@ def test_a_cache_that_cannot_be_used_is_none(tmp_path: Path, where: str) -> None
     inner.put(KEY, [b"rows"])
     sink = cached(inner, tmp_path / where)
     for copy in (tmp_path / "folder" / sink._home / "worker_0" / Path(KEY).name,):
-        copy.mkdir(parents=True)  # a folder where the copy should be
+        copy.mkdir(parents=True)  # a folder in place of the copy
     assert sink.get(KEY) == b"rows"
     assert sink.get(KEY) == b"rows"
 
@@ -121,7 +121,7 @@ def test_the_least_recently_used_go_when_there_is_too_much(tmp_path: Path) -> No
     cache = DiskCache(tmp_path, limit=10_000)
     for at in range(30):
         cache.put(f"run/{at:02d}", bytes(1000))
-        os.utime(tmp_path / "run/00")  # used all the time
+        os.utime(tmp_path / "run/00")  # used in every round
         if at:
             os.utime(tmp_path / f"run/{at:02d}", (at, at))
     left = sorted(path.name for path in (tmp_path / "run").iterdir())

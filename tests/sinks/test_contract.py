@@ -1,4 +1,4 @@
-"""Every sink keeps the contract; and what is special to each."""
+"""The contract of sinks, for every sink, and the special features of each sink."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; needs the right to mount one."""
+    """A file system of 1 MiB; needs permission to mount a file system."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount")

@@ -1,4 +1,4 @@
-"""Both engines do the same, on three services: what is sent, what is read, what is held meanwhile."""
+"""Both engines behave alike on three services: requests, answers, and memory in use meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 20.0
 
 
 def using(url: str, work: Callable[[S3Engine, Callable[[str], str]], Awaitable[T]]) -> T:
-    """The result of work(engine, full_key)."""
+    """Return the result of work(engine, full_key)."""
 
     async def main() -> T:
         place = parse_s3_url(url)
@@ -214,7 +214,7 @@ def test_after_a_put_the_memory_is_free(stub: StubServer, engine: str) -> None:
 
     using(stub.url("p", engine=engine), work)
     view.release()
-    memory.close()  # BufferError when anything still holds it
+    memory.close()  # BufferError while any object still uses the buffer
     assert stub.objects()["p/a"] == bytes(1 << 20)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between us and S3: what is tried again, what is told, and in which words."""
+"""Errors between the S3 client and the service: retries, reports, and the text of messages."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_a_connection_that_breaks_is_made_again(
     sink.put("a", [b"data"])
     stub.set(**{setting: 1})
     assert sink.get("a") == b"data"
-    assert set(sink.report()["retries"]) <= {"connection"}  # aiohttp makes some of them anew by itself
+    # aiohttp opens some of the connections again without a report
+    assert set(sink.report()["retries"]) <= {"connection"}
 
 
 def test_connections_that_close_without_a_word_are_no_fault_to_the_caller(
@@ -174,7 +175,7 @@ def test_the_service_says_how_long_to_wait(
         pytest.skip("obstore does not show the headers of an error")
     stub.set(fail_next=["SlowDown"], retry_after=40.0)
     with pytest.raises(SinkError, match="SlowDown"):
-        opened().put("a", [b"data"])  # 40 s is more than the patience
+        opened().put("a", [b"data"])  # 40 s is longer than the client waits
 
 
 def test_without_patience_there_is_one_try(stub: StubServer, opened: Callable[..., S3Sink]) -> None:
@@ -251,7 +252,7 @@ def test_a_put_new_whose_reply_was_lost_is_ours(stub: StubServer, opened: Callab
 def test_a_put_new_that_finds_a_strangers_object_after_a_fault_lost(
     stub: StubServer, opened: Callable[..., S3Sink]
 ) -> None:
-    """The stranger came between our first try, which failed, and the second."""
+    """The other writer put its object between our first attempt, which failed, and the second one."""
     sink, stranger = opened(), opened()
     stranger.put("warm", [b""])
     stub.set(fail_next=["", "InternalError"], latency=0.0)

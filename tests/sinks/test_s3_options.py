@@ -1,4 +1,4 @@
-"""s3:// URLs: places, options, what is refused, and which engine they lead to."""
+"""s3:// URLs: places, options, refused values, and the engine of each URL."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_without_a_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def chain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """No AWS_ variables but those of two configuration files."""
+    """Remove all AWS_ variables except those of two configuration files."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     (tmp_path / "config").write_text(

@@ -1,4 +1,4 @@
-"""Pieces of memory read as one file, and ranges joined into few requests."""
+"""Several memory buffers read as one file, and ranges joined into few requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_after_release_the_memory_is_free_and_reading_fails() -> None:
     assert file.read(2) == b"da"
     file.release()
     view.release()
-    memory.clear()  # BufferError when anything still holds it
+    memory.clear()  # BufferError while any object still uses the buffer
     with pytest.raises(ValueError, match="after release"):
         file.read(1)
 

@@ -1,4 +1,4 @@
-"""What S3 is told about us: credentials, regions, certificates, configuration; also while they change."""
+"""Settings of S3 clients: credentials, regions, certificates, configuration; also when they change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_credentials_at_all_are_told(
 def test_expired_credentials_are_read_anew_once(
     stub: StubServer, opened: Callable[..., S3Sink], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As when another program writes new ones into the credentials file."""
+    """Another program writes new credentials into the credentials file."""
     keys = stub.keys
     file = tmp_path / "credentials"
 
@@ -128,7 +128,7 @@ def test_a_bundle_beside_the_program_is_refused_with_a_hint(opened: Callable[...
 
 
 def _break_configuration(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """As when another program has written half of the AWS configuration file."""
+    """Write half of an AWS configuration file, as another program may."""
     file.write_text("[default]\nx")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
 
@@ -167,7 +167,7 @@ def test_a_configuration_that_stays_broken_is_a_sink_error_once_it_was_good(
 def test_a_configuration_that_breaks_before_the_bucket_is_looked_for_is_a_sink_error(
     stub: StubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    sink = S3Sink(stub.url("p", engine="obstore"))  # the other engine looks for the bucket by itself
+    sink = S3Sink(stub.url("p", engine="obstore"))  # the other engine finds the region of the bucket itself
     sink.put("a", [b"1"])
     _break_configuration(monkeypatch, tmp_path / "config")
     stub.set(region="eu-west-1")

@@ -1,4 +1,4 @@
-"""S3Sink keeps the contract of sinks on three services with both engines; and what is special to it."""
+"""S3Sink fulfils the contract of sinks on three services with both engines; its special features."""
 
 from __future__ import annotations
 
@@ -39,18 +39,16 @@ class TestS3Sink(SinkContract):
 
     def test_of_many_who_put_new_exactly_one_wins(self, sink: Sink) -> None:
         if self.service == "rclone":
-            pytest.skip(
-                "rclone ignores If-None-Match: writers one after the other exclude each other, no more"
-            )
+            pytest.skip("rclone ignores If-None-Match: only sequential writers exclude each other")
         super().test_of_many_who_put_new_exactly_one_wins(sink)
 
     def test_readers_never_see_a_piece_of_an_object(self, sink: Sink) -> None:
         if self.service == "rclone":
-            pytest.skip("rclone writes into the object that others read, whatever the client is")
+            pytest.skip("rclone writes into the object while others read it")
         super().test_readers_never_see_a_piece_of_an_object(sink)
 
     def test_a_key_that_could_leave_the_run_is_refused(self, sink: Sink) -> None:  # type: ignore[override]
-        """All keys on one sink: making a client for each takes long."""
+        """All keys use one sink, because creating a client for each takes long."""
         for key in _BAD_KEYS:
             super().test_a_key_that_could_leave_the_run_is_refused(sink, key)
 

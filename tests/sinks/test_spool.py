@@ -1,4 +1,4 @@
-"""The spool: what waits on the local disk is whole, in order, and as it was put there."""
+"""The spool: waiting objects on the local disk are complete, in order, and unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ URL = "s3://bucket/run"
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Spool]:
-    """Locked, in a folder of its own."""
+    """A locked spool in its own folder."""
     with contextlib.closing(
         locked(tmp_path / "run" / "worker_0" / "0000", url=URL, worker="worker_0", attempt=0)
     ) as spool:
@@ -36,20 +36,20 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 def locked(folder: Path, **about: Any) -> Spool:
-    """The spool in `folder`, ready for work."""
+    """Lock the spool in `folder` and open it for work."""
     spool = Spool(folder, **about)
     spool.lock()
     return spool
 
 
 def opened_again(spool: Spool) -> Spool:
-    """As another process finds it later."""
+    """Open the spool as another process does later."""
     spool.close()
     return locked(spool.folder)
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file below `folder`, with its bytes and inode."""
+    """Return every file below `folder`, with its bytes and inode."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_ino) for path in files}
 
@@ -72,7 +72,7 @@ def test_a_spool_is_found_again_with_all_that_it_holds(spool: Spool) -> None:
     again = opened_again(spool)
     assert contents(again) == [("index/a", b"y")]
     assert (again.url, again.about["worker"], again.about["attempt"]) == (URL, "worker_0", 0)
-    assert again.append("index/b", [b"z"]).number == 2  # behind what was there
+    assert again.append("index/b", [b"z"]).number == 2  # after the objects that were already there
 
 
 def test_an_empty_spool_leaves_no_folder_behind(spool: Spool, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_an_object_without_a_readable_header_is_set_aside_and_told(spool: Spool)
     assert [path.name for path in again.damaged] == ["000000000001"]
     assert again.found_damaged == again.damaged
     later = opened_again(again)
-    assert (later.found_damaged, later.damaged) == ([], again.damaged)  # told once, and kept
+    assert (later.found_damaged, later.damaged) == ([], again.damaged)  # reported once, and kept
 
 
 def test_what_was_set_aside_is_never_written_over(spool: Spool) -> None:
@@ -284,7 +284,7 @@ def test_a_lock_that_cannot_take_in_what_is_there_is_let_go(
 def test_the_lock_of_a_spool_that_was_just_removed_locks_nothing(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opened before its owner removed it, locked after that: the next one would make a new file."""
+    """The spool is opened before its owner removes it and locked afterwards; the next one uses a new file."""
     flock, rounds = fcntl.flock, []
 
     def owner_leaves_first(descriptor: int, how: int) -> None:
@@ -357,7 +357,7 @@ def test_the_checksum_is_that_of_all_parts_together(pieces: list[bytes]) -> None
 def test_a_spool_behaves_like_a_queue_on_disk(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever is put in, taken out in any order, and however often it is opened anew."""
+    """Objects are put in, taken out in any order, and the spool is opened again at any time."""
     folder = tmp_path_factory.mktemp("spool")
     spool = locked(folder, url=URL)
     model: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""SpooledSink: straight to the bucket while that keeps up, through the spool while it does not; in order."""
+"""SpooledSink: writes directly to the bucket while it is fast enough, else through the spool; in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Open = Callable[..., SpooledSink]
 
 
 class TestContract(SinkContract):
-    """It is a sink like any other."""
+    """SpooledSink fulfils the contract of sinks."""
 
     @pytest.fixture
     def sink(self, moto: Server, s3_prefix: str, tmp_path: Path) -> Iterator[SpooledSink]:
@@ -46,7 +46,7 @@ def place(stub: StubServer, s3_prefix: str) -> Place:
 
 @pytest.fixture
 def open_sink(place: Place, tmp_path: Path, said: list[str]) -> Iterator[Open]:
-    """Makes sinks on the same spool, closed at the end."""
+    """Open sinks on the same spool; they are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(*, limit: int | None = None, relief: float = 0.2, **options: str) -> SpooledSink:
@@ -66,7 +66,7 @@ def open_sink(place: Place, tmp_path: Path, said: list[str]) -> Iterator[Open]:
 
 
 def batch(number: int, size: int = 1000) -> list[tuple[str, list[bytes]]]:
-    """A segment and its index file."""
+    """Return a segment and its index file."""
     return [
         (SEGMENT.format(number), [bytes([number]) * size]),
         (INDEX.format(number), [b"index %d" % number]),
@@ -82,7 +82,7 @@ def settled(sink: SpooledSink) -> bool:
 
 
 def puts(stub: StubServer, prefix: str) -> list[str]:
-    """Keys of the successful puts, in the order in which they were answered."""
+    """Return the keys of the successful puts, in the order in which they were answered."""
     done = [entry for entry in stub.log("PutObject") if entry["status"] == 200]
     return [entry["key"].removeprefix(prefix + "/") for entry in done]
 
@@ -117,7 +117,7 @@ def test_several_are_on_their_way_at_once(open_sink: Open, stub: StubServer) -> 
     for future in [sink.start(batch(number)) for number in range(6)]:
         future.result(20)
     connections = {entry["connection"] for entry in stub.log("PutObject")}
-    assert len(connections) > 1  # one after the other would need one
+    assert len(connections) > 1  # sequential requests would need one
 
 
 def test_what_an_absent_bucket_does_not_take_waits_in_the_spool_and_follows_in_order(
@@ -127,7 +127,7 @@ def test_what_an_absent_bucket_does_not_take_waits_in_the_spool_and_follows_in_o
     sink.start(batch(0)).result(20)
     stub.set(refuse=True)
     for future in [sink.start(batch(number)) for number in range(1, 6)]:
-        future.result(20)  # durable, although the bucket has none of it
+        future.result(20)  # durable, although the bucket contains none of it
     assert place.objects() == expected(range(1))
     assert sink.waiting == 10
     assert sink.trouble
@@ -171,7 +171,7 @@ def test_missing_permission_is_told_once_and_loses_nothing(
 def test_when_memory_is_needed_what_is_on_its_way_goes_to_the_spool(
     open_sink: Open, stub: StubServer, place: Place
 ) -> None:
-    stub.set(hang=3)  # for as long as the client has patience, which is longer than this test
+    stub.set(hang=3)  # until the client times out, which takes longer than this test
     sink = open_sink(relief=0.1, read_timeout="600")
     futures = [sink.start(batch(number)) for number in range(3)]
     sink.relieve()
@@ -237,7 +237,7 @@ def test_the_next_process_finishes_what_the_last_one_left(
     sink.close()
     stub.set(refuse=False)
     again = open_sink()
-    again.start(batch(3)).result(20)  # behind what waits
+    again.start(batch(3)).result(20)  # after the objects that wait
     wait_until(lambda: settled(again))
     assert place.objects() == expected(range(4))
     order = puts(stub, place.prefix)
@@ -322,7 +322,7 @@ def test_closing_does_not_wait_for_an_absent_bucket(open_sink: Open, stub: StubS
     for number in range(10):
         sink.start(batch(number)).result(20)
     time.sleep(wait)
-    sink.close()  # it would hang for ever
+    sink.close()  # it would hang forever
     assert sink.waiting == 20
 
 

@@ -1,1 +1,1 @@
-"""Small trainers that run as processes of their own, and the checks of what they captured."""
+"""Small trainers that run in their own processes, and checks of the tensors that they captured."""

@@ -1,4 +1,4 @@
-"""Starts trainers as processes of their own, and checks their runs with pyarrow, without tdcore.trial."""
+"""Starts trainers in their own processes, and checks their runs with pyarrow, without tdcore.trial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 class Trainer:
     """One run of a script of this folder.
 
-    signals: A context of tests/signals.py to start it in; as in the foreground when left out.
+    signals: a context manager of tests/signals.py in which the script starts; by default, default signals.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Trainer:
                 stdout=output if stdout is None else stdout,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **(env or {})},
-                start_new_session=True,  # so that a signal to its group does not reach the tests
+                start_new_session=True,  # so that a signal to its process group does not reach the tests
             )
 
     @property
@@ -68,9 +68,9 @@ class Trainer:
         return self._output.read_text(errors="replace")
 
     def captured(self) -> list[tuple[int, int]]:
-        """(step, tensors left out) of every capture that returned.
+        """Return (step, tensors left out) of every capture that returned.
 
-        A last line without its end does not count.
+        An incomplete last line is ignored.
         """
         text = self.ledger.read_text() if self.ledger.exists() else ""
         lines = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -84,7 +84,7 @@ class Trainer:
         assert len(self.captured()) >= steps, self.output
 
     def go_on(self) -> None:
-        """Lets it take the step `wait_at`, before which it waits."""
+        """Allow the step `wait_at`, before which the script waits."""
         self._go.touch()
 
     def wait(self) -> int:
@@ -94,11 +94,11 @@ class Trainer:
         return flushers_of(self.out)
 
     def wait_for_flushers(self) -> None:
-        """Until no process is left behind."""
+        """Wait until the flushers of the run have ended."""
         wait_until(lambda: not self.flushers(), f"the flusher of {self.out} ended")
 
     def stop(self) -> None:
-        """For the end of a test, whatever happened in it."""
+        """Kill the trainer and its flushers, if they still run."""
         self.process.kill()
         for process in self.flushers():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -107,7 +107,7 @@ class Trainer:
 
 
 def flushers_of(out: str | Path) -> list[psutil.Process]:
-    """Living flusher processes of the run at `out`."""
+    """Return the living flusher processes of the run at `out`."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         command = process.info["cmdline"] or []
@@ -118,13 +118,13 @@ def flushers_of(out: str | Path) -> list[psutil.Process]:
 
 
 def end_of(out: Path, attempt: int = 0, worker: str = "worker_0") -> dict[str, Any]:
-    """What end/ says of an attempt."""
+    """Return the end document of an attempt."""
     document: dict[str, Any] = json.loads((out / layout.end_key(worker, attempt)).read_text())
     return document
 
 
 def read_index(out: Path, attempt: int = 0, worker: str = "worker_0") -> pa.Table:
-    """All rows of an attempt, in ticket order; checks that its files cover one range without holes."""
+    """Return all rows of an attempt, in ticket order; check that its files cover one range without holes."""
     found = (
         layout.parse_index_key(f"index/{worker}/{path.name}")
         for path in (out / "index" / worker).glob("*.parquet")
@@ -141,7 +141,7 @@ def read_index(out: Path, attempt: int = 0, worker: str = "worker_0") -> pa.Tabl
 
 
 class Segment:
-    """One safetensors file, read with nothing but its published layout."""
+    """One safetensors file, read only by its published layout."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -149,12 +149,14 @@ class Segment:
         (header_bytes,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + header_bytes])
         spans = [tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
-        assert 8 + header_bytes + max(end for _, end in spans) == len(data), f"{path} is cut or has a tail"
+        assert 8 + header_bytes + max(end for _, end in spans) == len(data), (
+            f"{path} is truncated or has additional bytes"
+        )
         self._spans = {(8 + header_bytes + first, end - first) for first, end in spans}
         self._data = memoryview(data)
 
     def payload(self, row: Mapping[str, Any]) -> memoryview:
-        """The bytes that a row points to, checked against its checksum and the header."""
+        """Return the bytes that a row refers to, after a check of the checksum and the header."""
         place = (row["offset"], row["nbytes"])
         assert place in self._spans, f"{self._path} declares no tensor at {place}"
         data = self._data[place[0] : sum(place)]
@@ -163,10 +165,10 @@ class Segment:
 
 
 def check_run(out: Path, captured: list[tuple[int, int]], attempt: int = 0) -> int:
-    """Checks a run of quadratic.py against its ledger and against training again; returns its number of rows.
+    """Check a run of quadratic.py against its ledger and a repeated training; return its number of rows.
 
-    Every captured step is there with every tensor once; a step after the last in the ledger may be there
-    (captured, but killed before it was noted). Every payload has the right checksum and the right bits.
+    Every captured step has every tensor once; the step after the last one in the ledger may be there, because
+    the trainer was killed between the capture and the ledger. Every payload has the right checksum and bits.
     """
     rows = read_index(out, attempt).to_pylist()
     kept = {step for step, left_out in captured if left_out == 0}
@@ -185,7 +187,7 @@ def check_run(out: Path, captured: list[tuple[int, int]], attempt: int = 0) -> i
 
 
 def check_values(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Every row that kept its payload has the bits of training again; its statistics agree with them."""
+    """Check that every payload has the bits of a repeated training, and that statistics agree with them."""
     open_segment = lru_cache(maxsize=4)(lambda key: Segment(out / key))
     of_step: dict[int, list[dict[str, Any]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""A trainer that forks in the middle of its work, in the ways in which training scripts do.
+"""A trainer that forks while it works, in the ways in which training scripts fork.
 
 python forking.py '{"out": "runs/x", "ledger": "ledger.txt", "steps": 30, "how": "os.fork"}'
 """
@@ -19,13 +19,13 @@ import numpy as np
 from tdcore.session import RingConfig, Session
 from tests.trainers.quadratic import Array, Tap, training
 
-SESSION: Session  # for children that get nothing else from their parent
+SESSION: Session  # for children that inherit nothing else from their parent
 TAP: Tap
-CHILD_SECONDS = 20  # a child that takes longer has met a lock that its parent held: SIGALRM ends it
+CHILD_SECONDS = 20  # SIGALRM ends a child that takes longer, because it waits for a lock that its parent held
 
 
 def use_everything(session: Session, tap: Tap, tensors: dict[str, Array]) -> None:
-    """What hooks may call, in a child: nothing may happen, fail or wait."""
+    """Call everything that hooks may call, in a child: it must do nothing, raise nothing and not wait."""
     signal.alarm(CHILD_SECONDS)
     assert tap(999_999, tensors) == 0
     session.put_collections({"collections": {"from a child": {}}})
@@ -62,7 +62,7 @@ def in_pool(number: int) -> int:
 
 
 def while_threads_capture(session: Session, forks: int) -> None:
-    """Forks while two threads are inside capture, intern and counters for most of the time."""
+    """Fork while two threads spend most of their time in capture, intern and counters."""
     stop = threading.Event()
     steps = [1_000_000, 2_000_000]
 

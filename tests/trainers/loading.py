@@ -23,7 +23,7 @@ BATCHES = 6
 class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Random samples.
 
-    Each is made in a worker, which also does there what a careless dataset might do with a hook.
+    A worker makes each sample and also uses the hook there, as a careless dataset may do.
     """
 
     def __init__(self, hook: Hook) -> None:

@@ -1,8 +1,8 @@
-"""A small trainer that captures everything, at every step, and keeps a ledger of what it captured.
+"""A small trainer that captures everything at every step, and keeps a ledger of its captures.
 
-Gradient descent on a separable quadratic in float32, element by element, so that a check of the run can train
-again and compare every bit. The ledger gets one line per capture, written before the next step begins:
-it holds exactly what had been committed when the process was killed.
+Gradient descent on a separable quadratic in float32, element by element, so that a check of the run can
+repeat the training and compare every bit. The ledger gets one line per capture, written before the next step
+begins: it contains exactly the captures that had been committed when the process was killed.
 
     python quadratic.py '{"out": "runs/x", "ledger": "ledger.txt", "steps": 100, "end": "return"}'
 """
@@ -24,14 +24,14 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
 
-# Together large enough to take the page-aligned way through the ring and to disk.
+# Together large enough for the page-aligned path through the ring and to disk.
 SIZES = {"bias": 7, "weight": 4096, "embedding": 40_000}
 RATES = {name: np.float32(0.01 * (1 + i)) for i, name in enumerate(SIZES)}
 NAMES = [f"{kind}{name}" for name in SIZES for kind in ("", "gradient/")]
 
 
 def training(steps: int) -> Iterator[tuple[int, dict[str, Array]]]:
-    """Yields (step, all tensors by name) as they are when that step captures them."""
+    """Yield (step, all tensors by name), with the values at the time of that step's capture."""
     random = np.random.default_rng(0)
     weights = {name: random.standard_normal(size, dtype=np.float32) for name, size in SIZES.items()}
     targets = {name: random.standard_normal(size, dtype=np.float32) for name, size in SIZES.items()}
@@ -52,17 +52,17 @@ class Tap:
     def __init__(self, session: Any) -> None:
         self.session = session
         ids = [session.ring.intern(name, 3 if "/" in name else 1) for name in NAMES]
-        self.ids = np.array(ids, np.int64).astype(np.uint32)  # -1 where names are not taken any more
+        self.ids = np.array(ids, np.int64).astype(np.uint32)  # -1 if names are no longer accepted
         self.flags = np.full(len(NAMES), 3, np.uint8)
 
     def __call__(self, step: int, tensors: dict[str, Array]) -> int:
-        """Number of tensors not kept as asked."""
+        """Capture a step; return the number of tensors that were not kept as requested."""
         values = [tensors[name] for name in NAMES]
         return int(self.session.ring.capture(values, self.ids, self.flags, step, 1, step))
 
 
 def end(how: str) -> None:
-    """Leaves the process in one of the ways in which training processes end."""
+    """End the process in one of the ways in which training processes end."""
     if how == "exception":
         raise RuntimeError("this training fails on purpose")
     if how == "sys.exit":

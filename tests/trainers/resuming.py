@@ -3,8 +3,8 @@
 python resuming.py '{"out": "runs/x", "checkpoint": "c.pt", "ledger": "ledger.txt", "steps": 250, "seed": 0,
                      "checkpoint_at": 200, "kill_at": 212}'
 
-The batch of a step follows from the step and the seed, so that two trainings can be compared. The file of the
-checkpoint is read where it is there. The losses are written to the ledger, one line a step, before the kill.
+Step and seed determine the batch of a step, so that two trainings can be compared. The checkpoint is loaded
+if its file exists. The losses are written to the ledger, one line per step, before the kill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tdcore.hooks.pytorch import Hook
 
 
 def make() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The network before its first step."""
+    """Return the network and its optimizer before the first step."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
@@ -35,7 +35,7 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer]:
 def training(
     model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, seed: int
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Trains; each step and its loss, before the next one begins."""
+    """Train; yield each step and its loss before the next step begins."""
     for step in steps:
         batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed * 100_000 + step))
         optimizer.zero_grad()
@@ -46,7 +46,7 @@ def training(
 
 
 def main(job: dict[str, Any]) -> None:
-    """One attempt."""
+    """Run one attempt."""
     model, optimizer = make()
     collections = ["weights", "gradients"]
     hook = Hook(job["out"], save_config=td.SaveConfig(save_interval=1), include_collections=collections)
@@ -58,7 +58,7 @@ def main(job: dict[str, Any]) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         hook.load_state_dict(saved["hook"])
         first = saved["step"]
-    hook.save_scalar("seed", job["seed"])  # before the first step: part of it
+    hook.save_scalar("seed", job["seed"])  # capture before the first step, which belongs to this step
     with open(job["ledger"], "a", buffering=1) as ledger:
         for step, loss in training(model, optimizer, range(first, job["steps"]), job["seed"]):
             hook.record_tensor_value("loss", loss)

@@ -18,7 +18,7 @@ W = np.arange(8.0).reshape(4, 2)
 
 
 class Rank:
-    """One worker of a job. Every step saves `x`, whose value is the mode step, and its part of `w`."""
+    """One worker of a job. Every step saves `x`, whose value is the mode step, and the rank's part of `w`."""
 
     def __init__(self, run: RunWriter, rank: int, number: int) -> None:
         self.run = run
@@ -27,29 +27,29 @@ class Rank:
         self._mode_steps: Counter[str] = Counter()
 
     def train(self, steps: int = 1) -> None:
-        """Training steps, which all ranks make alike."""
+        """Write training steps, which are the same on all ranks."""
         self._steps("TRAIN", steps)
 
     def evaluate(self, steps: int = 1) -> None:
-        """Steps of an evaluation."""
+        """Write steps of an evaluation."""
         self._steps("EVAL", steps)
 
     def add(self, name: str, value: float, **options: Any) -> None:
-        """One more tensor of the step that began last."""
+        """Add one more tensor to the step that began last."""
         self.run.add(name, np.array([value]), **{**self._stamp, **options})
 
     def forget(self) -> None:
-        """The step that began last is not saved."""
+        """Discard the step that began last."""
         self.run._pending = [each for each in self.run._pending if each.row["step"] != self.step]
 
     def flush(self, *, over: bool = True) -> None:
-        """Writes the steps so far. over: says that the last one is over."""
+        """Write the steps so far. over: marks the last step as over."""
         if over:
             self.run.mark_step_end(self.step)
         self.run.flush()
 
     def end(self) -> None:
-        """Writes the rest and ends."""
+        """Write the rest and the end file."""
         self.run.flush()
         self.run.end()
 
@@ -64,14 +64,14 @@ class Rank:
 
 
 def ranks(root: Path, number: int = 2, **options: Any) -> list[Rank]:
-    """The ranks of a job that run.json names."""
+    """Return the ranks of a job that run.json lists."""
     names = [f"worker_{rank}" for rank in range(number)]
     runs = workers(root, number, workers=names, **options)
     return [Rank(run, rank, number) for rank, run in enumerate(runs)]
 
 
 def evaluating(root: Path, evaluations: Sequence[int], number: int = 2) -> None:
-    """A finished run: 3 training steps, an evaluation, and so twice more.
+    """Write a finished run: three times 3 training steps and an evaluation.
 
     evaluations: by rank, the number of steps of each evaluation.
     """

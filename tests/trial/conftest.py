@@ -17,7 +17,7 @@ def run(tmp_path: Path) -> RunWriter:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees the copies of index files that others have left."""
+    """Hide the copies of index files that other tests have cached."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("TDCORE_CACHE", str(folder))
     return folder

@@ -1,4 +1,4 @@
-"""FarSink: a sink in memory that behaves as one that is far away, and counts what is asked of it."""
+"""FarSink: a sink in memory that behaves like a remote one, and counts its requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tdcore.sinks.base import Buffer
 
 
 class FarSink(MemorySink):
-    """A ReadAheadSink. Any thread.
+    """A ReadAheadSink for any thread.
 
-    requests: (operation, key) of each request, where every page of a listing is one. waits: requests that a
-    caller had to wait for: not those of objects that were announced in time. sent: bytes of the answers.
-    page_keys: of a listing.
+    requests: (operation, key) of each request; every page of a listing is one request. waits: requests for
+    which a caller had to wait, because the object was not announced in time. sent: bytes of the answers.
+    page_keys: number of keys per page of a listing.
     """
 
     def __init__(self, root: Path | None = None, *, page_keys: int = 1000) -> None:
@@ -31,16 +31,16 @@ class FarSink(MemorySink):
             self.follow(root)
 
     def follow(self, root: Path) -> None:
-        """Holds what the folder holds now."""
+        """Copy the current content of the folder."""
         files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
         self.objects = {key: path.read_bytes() for key, path in files.items()}
 
     def reset(self) -> None:
-        """Counts from here on."""
+        """Reset the counters."""
         self.requests, self.waits, self.sent = [], [], 0
 
     def count(self, operation: str) -> int:
-        """Requests of one kind."""
+        """Return the number of requests of one kind."""
         return sum(each == operation for each, _ in self.requests)
 
     def prefetch(self, keys: Sequence[str]) -> None:

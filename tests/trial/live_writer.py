@@ -1,4 +1,4 @@
-"""A process that writes a run and merges it as it goes, for test_live.py.
+"""A process that writes a run and merges it meanwhile, for test_live.py.
 
 python -m tests.trial.live_writer ROOT STEPS
 """
@@ -14,7 +14,7 @@ from tests.trial.writer import RunWriter
 
 
 def main(root: Path, steps: int) -> None:
-    """Each step saves `x` whole and `y` in two parts; every third flush merges everything so far."""
+    """Write steps with `x` in one part and `y` in two parts; every third flush merges everything so far."""
     run = RunWriter(root)
     for step in range(steps):
         run.add("x", np.full(4, step, np.float32), step=step)

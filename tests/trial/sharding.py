@@ -21,31 +21,31 @@ _SPECIAL = (0.0, -0.0, 1.0, -3.5, 1e4, 6e-5, float("nan"), float("inf"), float("
 
 
 def workers(root: Path, number: int, **options: Any) -> list[RunWriter]:
-    """Writers of the ranks of one job."""
+    """Return writers of the ranks of one job."""
     return [RunWriter(root, worker=f"worker_{rank}", world_size=number, **options) for rank in range(number)]
 
 
 def cut(values: Array, box: Box) -> Array:
-    """The values in a box."""
+    """Return the values in a box."""
     found: Array = values[tuple(slice(low, high) for low, high in box)]
     return found
 
 
 def rows(shape: Sequence[int], number: int) -> list[Box]:
-    """Boxes of a tensor cut along its first dimension, as FSDP2 does it: the last ones may be empty."""
+    """Return boxes of a tensor cut along its first dimension, as by FSDP2: the last boxes may be empty."""
     size = -(-shape[0] // number)
     lows = [min(rank * size, shape[0]) for rank in range(number)]
     return [((low, min(low + size, shape[0])), *((0, extent) for extent in shape[1:])) for low in lows]
 
 
 def add_part(run: RunWriter, name: str, values: Array, box: Box, **options: Any) -> None:
-    """One worker's row: the part of `values` in a box."""
+    """Add one worker's row: the part of `values` in a box."""
     shard = place(values.shape, [low for low, _ in box])
     run.add(name, cut(values, box), shard=shard, **{"step": 0, **options})
 
 
 def write_parts(root: Path, values: Array, boxes: Sequence[Box], name: str = "w", **options: Any) -> None:
-    """A finished run in which each worker has the part of one tensor in its box."""
+    """Write a finished run in which each worker has the part of one tensor in its box."""
     for run, box in zip(workers(root, len(boxes)), boxes, strict=True):
         add_part(run, name, values, box, **options)
         run.flush()
@@ -54,7 +54,7 @@ def write_parts(root: Path, values: Array, boxes: Sequence[Box], name: str = "w"
 
 @st.composite
 def partitions(draw: st.DrawFn) -> tuple[Array, list[Box]]:
-    """An array, and boxes that make it up, in any order, some of them empty and some of them twice."""
+    """Draw an array, and boxes that cover it, in any order; some may be empty, some may occur twice."""
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
     elements = st.sampled_from(_SPECIAL) | st.floats(-100, 100, width=16)
     dtype = draw(st.sampled_from(DTYPES))

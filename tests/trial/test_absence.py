@@ -1,4 +1,4 @@
-"""Trial.why_absent: why a tensor has no value."""
+"""Trial.why_absent: the reason why a tensor has no value."""
 
 from __future__ import annotations
 

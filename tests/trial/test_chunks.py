@@ -1,4 +1,4 @@
-"""Large index files are read in pieces, by several threads, and only where a question needs them."""
+"""Large index files are read in chunks, by several threads, and only the chunks that a question needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tdcore.trial.index_file import WIDE
 from tests.trial.writer import SCHEMA, RunWriter, index_table
 
 ONE = np.ones(3, dtype=np.float32)
-ROWS, GROUP = 40_000, 8_192  # so that a piece is two row groups and the last one is not full
+ROWS, GROUP = 40_000, 8_192  # so that a chunk is two row groups and the last chunk is not full
 
 
 def large_file(root: Path, rows: int = ROWS) -> Path:
-    """A run with one index file of many row groups: tensors a, b, c and d at each step."""
+    """Write a run with one index file of many row groups: tensors a, b, c and d at each step."""
     run = RunWriter(root)
     for name in "abcd":
         run.add(name, ONE, step=0, payload=False, origin="Linear")
@@ -39,7 +39,7 @@ def large_file(root: Path, rows: int = ROWS) -> Path:
 
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """A list that gets the row groups of each read of a piece."""
+    """Return a list that gets the row groups of each read of a chunk."""
     seen: list[list[int]] = []
     original = pq.ParquetFile.read_row_groups
 

@@ -1,4 +1,4 @@
-"""Workers whose global steps differ: a step is identified by attempt, mode and mode step."""
+"""Workers with different global steps: a step is identified by attempt, mode and mode step."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_steps_that_only_a_later_worker_has_are_found_by_their_mode(tmp_path: Pa
     assert trial.steps(modes.TRAIN) == list(range(9))
     assert trial.steps(modes.EVAL) == list(range(6))
     assert trial.modes() == [modes.TRAIN, modes.EVAL]
-    for step in range(9):  # rank 0 has trained only
+    for step in range(9):  # rank 0 has only trained
         assert (trial.mode(step), trial.mode_step(step)) == (modes.TRAIN, step)
         assert np.array_equal(trial.tensor("w").value(step), W + step)
     last = f"worker_{number - 1}"
@@ -170,7 +170,7 @@ def test_step_is_complete_when_all_workers_have_it_whatever_they_call_it(tmp_pat
     assert trial.waiting_for(5) == ["worker_1"]
     second.train(1)
     second.flush(over=False)
-    assert trial.steps() == [0, 1, 2, 3, 4]  # it has begun a later step
+    assert trial.steps() == [0, 1, 2, 3, 4]  # this worker has begun a later step
     assert trial.waiting_for(5) == ["worker_1"]
     assert trial.waiting_for(3) == []
     second.flush()
@@ -195,7 +195,8 @@ def test_worker_that_is_ahead_has_no_complete_step_before_its_number_is_final(tm
     first.flush()
     assert trial.next_complete().column("step").to_pylist() == [0] * 4 + [1] * 4
     assert trial.next_complete().num_rows == 0
-    assert trial.mode(3) is modes.EVAL  # the number that the step of rank 1 has as yet means that of rank 0
+    # the current number of rank 1's step is that of another step of rank 0
+    assert trial.mode(3) is modes.EVAL
     assert trial.tensor("x").workers(3) == ["worker_0"]
     assert trial.tensor("x").workers(3, modes.TRAIN) == ["worker_1"]
     first.train(2)

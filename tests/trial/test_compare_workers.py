@@ -17,7 +17,10 @@ from tests.trial.writer import RunWriter, place
 
 
 def write(root: Path, *sizes: float | None, name: str = "gradient/w", **options: Any) -> None:
-    """A run in which rank i has a gradient of one element of the i-th size; None: it is absent."""
+    """Write a run in which rank i has a one-element gradient of the i-th size;
+
+    None: the gradient is absent.
+    """
     for run, size in zip(workers(root, len(sizes)), sizes, strict=True):
         values = None if size is None else np.full(1, size)
         run.add(

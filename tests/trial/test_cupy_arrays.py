@@ -1,7 +1,7 @@
 """value(step, device="cuda"): the bytes of the file in a CuPy array.
 
-CuPy cannot allocate where there is no GPU, so the copying is tested with a stand-in of the few names that are
-used; the last tests ask the real one, with a GPU and without.
+CuPy cannot allocate on machines without a GPU, so a stand-in for the used functions tests the copies; the
+last tests use the real CuPy, with and without a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.trial.writer import RunWriter
 
 
 class FakeMemory:
-    """Where an array lies, by address."""
+    """The address of an array."""
 
     def __init__(self, address: int, log: list[int]) -> None:
         self.ptr = address
@@ -36,7 +36,7 @@ class FakeMemory:
 
 
 class FakeArray:
-    """Host memory that says it is on a device."""
+    """Host memory that claims to be on a device."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, device: int, log: list[int]) -> None:
         self.host = np.zeros(shape, dtype)
@@ -45,7 +45,7 @@ class FakeArray:
 
 
 class FakePinned(bytearray):
-    """What alloc_pinned_memory() gives: a buffer with an address."""
+    """The result of alloc_pinned_memory(): a buffer with an address."""
 
     @property
     def ptr(self) -> int:
@@ -53,7 +53,7 @@ class FakePinned(bytearray):
 
 
 class FakeStream:
-    """A stream whose copies are done at once."""
+    """A stream whose copies finish at once."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -195,7 +195,7 @@ def test_the_device_is_looked_at_before_the_run_is_read(run: RunWriter) -> None:
 
 
 def devices() -> int:
-    """Of the real CuPy; skips without it, 0 without a driver."""
+    """Return the number of devices of the real CuPy; skips without CuPy; 0 without a driver."""
     cupy = pytest.importorskip("cupy")
     try:
         return int(cupy.cuda.runtime.getDeviceCount())

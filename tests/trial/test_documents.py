@@ -1,4 +1,4 @@
-"""run.json, collections.json, findings: read when right, refused by name when not."""
+"""run.json, collections.json, findings: read if valid; errors name the file otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index.poll: every row once, whatever the flusher and its merger do meanwhile."""
+"""Index.poll: returns every row once, also while the flusher writes and merges."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_hole_is_listed_again_and_then_reported(tmp_path: Path) -> None:
     assert index.holes == [Hole(worker="worker_0", attempt=0, first=1, last=1)]
     before = len(waits)
     assert index.poll().num_rows == 0
-    assert len(waits) == before  # a hole that is known costs nothing
+    assert len(waits) == before  # a known hole costs no request
     hidden.write_bytes(kept)
     assert steps(index.poll()) == [1]
     assert index.holes == []

@@ -1,4 +1,4 @@
-"""Intervals behave as a set of numbers."""
+"""Intervals behave like a set of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run read from another process while it is written and merged: nothing twice, nothing missing, no lock."""
+"""A run read by another process while it is written and merged: nothing twice, nothing missing, no lock."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 
 def expected(name: str, absolute: bool, x: Array) -> float:
-    """NumPy's answer."""
+    """Return NumPy's result."""
     x = np.abs(x) if absolute else x
     if x.size == 0 and name not in ("sum", "prod", "l1", "l2"):
         return math.nan

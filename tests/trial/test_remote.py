@@ -1,4 +1,4 @@
-"""A run that is far away: what is new is found in few requests, and nothing is missed."""
+"""A remote run: new files are found in few requests, and none is missed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.trial.far import FarSink
 from tests.trial.writer import RunWriter
 
 ONE = np.ones(3, dtype=np.float32)
-POLL = 3  # requests of a look that finds nothing: end/, attempts/, index/
+POLL = 3  # requests of a poll that finds nothing: end/, attempts/, index/
 
 
 def save(run: RunWriter, step: int) -> None:
-    """One flush: one row, one index file."""
+    """Flush one row in one index file."""
     run.add("a", ONE * step, step=step, payload=False)
     run.flush()
 
 
 def far_trial(sink: FarSink) -> Trial:
-    """A trial that does not rest between two merges."""
+    """Open a trial whose pauses take no time."""
     return open_trial(sink, wait=lambda _: None)
 
 
 def many_files(root: Path, workers: int, files: int) -> FarSink:
-    """A run of so many workers, each with so many index files of a row. Made from one file, to be quick."""
+    """Write a run of several workers, each with several one-row index files, in a sink."""
     sink, runs = FarSink(), []
     for at in range(workers):
         run = RunWriter(root, worker=f"worker_{at}", world_size=workers)
@@ -73,7 +73,7 @@ def test_the_cost_of_a_look_does_not_grow_with_the_run(
         costs.append(len(sink.requests) - 1)
     assert len(trial.index) == 201
     assert sorted(costs)[: len(costs) - len(costs) // 30] == [POLL] * (len(costs) - len(costs) // 30)
-    assert max(costs) <= POLL + 10  # once in 30 looks the whole listing is taken, in pages of 20
+    assert max(costs) <= POLL + 10  # once in 30 polls the complete listing is read, in pages of 20
 
 
 def test_new_files_of_a_worker_are_listed_after_its_last_one(run: RunWriter) -> None:
@@ -110,7 +110,8 @@ def test_a_merged_file_that_holds_unread_rows_is_found_through_the_hole_before_t
         save(run, step)
     run.merge()
     sink.follow(run.root)
-    trial.refresh()  # the merged file sorts before the last key that was read: not read yet
+    # the key of the merged file sorts before the last key that was read, so it is not read yet
+    trial.refresh()
     save(run, 6)
     sink.follow(run.root)
     trial.refresh()
@@ -208,7 +209,7 @@ def test_opening_a_run_of_many_workers_waits_for_few_requests(tmp_path: Path) ->
 
 def test_opening_reads_many_pages_once(tmp_path: Path) -> None:
     sink = many_files(tmp_path, workers=2, files=1)
-    for at in range(2):  # 2,500 files that add nothing: the listing has three pages
+    for at in range(2):  # 2,500 files without new rows: the listing has three pages
         last = sink.objects[f"index/worker_{at}/0000-{0:012d}-{0:012d}.parquet"]
         sink.objects |= {f"index/worker_{at}/note-{n:06d}": last for n in range(1250)}
     far_trial(sink)

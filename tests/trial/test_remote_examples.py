@@ -1,4 +1,4 @@
-"""The examples of reading from a bucket run, and the page about reading shows them as they are."""
+"""The examples of reading from a bucket run, and the page about reading contains them unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trial.missing: what should be there and is not, and where the rest may be."""
+"""Trial.missing: rows that should be there but are not, and where they may be."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def far_trial(root: Path) -> Trial:
 
 
 def claim(run: RunWriter, **fields: Any) -> None:
-    """Changes what the worker said of itself."""
+    """Change the claim of the worker."""
     key = f"attempts/{run.attempt:04d}-{run.worker}.json"
     run.put(key, json.loads((run.root / key).read_text()) | fields)
 
 
 def saved(root: Path, **options: Any) -> RunWriter:
-    """A run, begun long ago, that saved three steps in a file each."""
+    """Write a run that began long ago and saved three steps, in a file each."""
     run = RunWriter(root, **{"epoch_ns": EPOCH_NS, **options})
     for step in range(3):
         run.add("a", ONE, step=step)
@@ -41,7 +41,7 @@ def saved(root: Path, **options: Any) -> RunWriter:
 
 
 def ended_process() -> int:
-    """The number of a process that has ended."""
+    """Return the process id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid

@@ -1,4 +1,4 @@
-"""Values of a run that is far away: read in ranges, neighbours together, no whole segment for one tensor."""
+"""Values of a remote run: read in ranges, neighbours together, never a whole segment for one tensor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def array(at: int, size: int = 256) -> npt.NDArray[Any]:
 
 
 def segment(size: int) -> tuple[FarSink, FetchedSegments]:
-    """A sink with one segment of `size` random bytes, and a reader of it."""
+    """A sink with one segment of `size` random bytes, and a reader of the segment."""
     sink = FarSink()
     sink.put("data/a", [np.random.default_rng(0).bytes(size)])
     return sink, FetchedSegments(sink)

@@ -1,4 +1,4 @@
-"""Runs in a bucket, on real servers: opened, followed, judged, and looked at from the command line."""
+"""Runs in a bucket, on real servers: opened, followed, judged, and shown by the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ SECONDS = timedelta(seconds=30)
 
 
 def upload(run: RunWriter, url: str, known: set[str] | None = None) -> None:
-    """Brings the run to its place: segments first, ends last. known: what is there, and will be."""
+    """Upload the run to its place: segments first, end files last.
+
+    known: uploaded keys, which this function updates.
+    """
     known = set() if known is None else known
     sink = open_sink(url)
     order = ["run.json", "attempts", "collections.json", "data", "index", "end"]
@@ -44,7 +47,7 @@ def upload(run: RunWriter, url: str, known: set[str] | None = None) -> None:
 
 
 def fill(run: RunWriter, first: int = 0, last: int = 6, size: float = 1.0) -> None:
-    """Steps of a weight, its gradient and a loss, two to a flush."""
+    """Write steps with a weight, its gradient and a loss, two steps per flush."""
     for step in range(first, last):
         run.add("Net_fc.weight", np.arange(12, dtype=np.float32).reshape(3, 4) + step, step=step)
         run.add("gradient/Net_fc.weight", np.full((3, 4), size), step=step, kind="gradient")
@@ -152,7 +155,7 @@ def test_ls_of_a_prefix_lists_the_runs_below_it_without_their_options(
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit code of `tdcore` in this process."""
+    """Run `tdcore` in this process and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["tdcore", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -1,4 +1,4 @@
-"""Values of sharded tensors: the whole out of the workers' parts, and what is said when it is not there."""
+"""Values of sharded tensors: assembled from the workers' parts, and the errors when a part is missing."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_values_that_are_no_parts_of_one_tensor_stay_apart(tmp_path: Path) -> No
         run.flush()
         run.end()
     trial = create_trial(tmp_path)
-    assert trial.tensor("own").value(0).tolist() == W.tolist()  # the first worker's, as before
+    assert trial.tensor("own").value(0).tolist() == W.tolist()  # the value of the first worker
     assert trial.tensor("own").shards(0) == []
     for name in ("own", "shape", "mixed"):
         with pytest.raises(TensorUnavailableForStep) as caught:
@@ -250,7 +250,7 @@ def test_partial_value_that_lacks_a_worker_is_refused(tmp_path: Path) -> None:
     error = refused(tensor(tmp_path / "step"), 1)
     assert error.reason == "incomplete"
     assert "the contribution of worker_1 was not saved" in str(error)
-    alone = workers(tmp_path / "job", 4)[:1]  # the others' claims say that they were there
+    alone = workers(tmp_path / "job", 4)[:1]  # the claims of the other workers show that they took part
     for claim in (tmp_path / "job" / "attempts").glob("*-worker_[123].json"):
         claim.unlink()
     alone[0].add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))

@@ -1,4 +1,4 @@
-"""Statistics of whole tensors out of those of the workers' parts."""
+"""Statistics of whole tensors, computed from those of the workers' parts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_part_without_statistics_leaves_none_for_the_whole(tmp_path: Path) -> No
     (row,) = merged(tmp_path)
     assert (row["status"], row["count"], row["mean"]) == ("ok", None, None)
     tensor = create_trial(tmp_path).tensor("w")
-    assert tensor.reduction_value(0, "mean") == 11.5  # from the values
+    assert tensor.reduction_value(0, "mean") == 11.5  # computed from the values
 
 
 def test_copy_with_statistics_stands_for_one_without(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Steps of a run of many workers: complete when all that are expected have them, or will not have them."""
+"""Steps of several workers: complete when every expected worker has the step, or will never have it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ["worker_0", "worker_1", "worker_2"]
 
 
 def ranks(root: Path, *, last: dict[str, Any] | None = None) -> list[RunWriter]:
-    """Three workers that run.json names; the last one's process may be another one."""
+    """Write three workers that run.json lists; the last one's process may be another one."""
     options = [{}, {}, last or {}]
     return [
         RunWriter(root, worker=name, world_size=3, workers=NAMES, **each)
@@ -30,7 +30,7 @@ def ranks(root: Path, *, last: dict[str, Any] | None = None) -> list[RunWriter]:
 
 
 def followed(runs: list[RunWriter], *steps: int) -> tuple[Trial, Clock]:
-    """All have saved steps 0 and 1, and are being read; then the first two save the others."""
+    """All workers save steps 0 and 1, and a trial reads them; then the first two save the other steps."""
     for run in runs:
         save(run, 0, 1)
     trial = create_trial(runs[0].root)
@@ -128,7 +128,7 @@ def test_worker_of_another_machine_is_given_up_after_a_minute_of_silence(tmp_pat
     assert trial.steps() == [0, 1]
     clock.now += 6
     assert trial.steps() == [0, 1, 2, 3]
-    save(runs[2], 2)  # it was only slow
+    save(runs[2], 2)  # the worker was only slow
     assert trial.steps() == [0, 1]
     assert trial.tensor("x").workers(2) == NAMES
 

@@ -1,4 +1,4 @@
-"""Trial.stats: one row per tensor, step, worker and call, right whatever the parts."""
+"""Trial.stats: one row per tensor, step, worker and call, correct for any number of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps, modes, attempts and workers: what is complete, what may still come, what a reader is shown."""
+"""Steps, modes, attempts and workers: complete steps, steps that may still come, and what readers return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE = np.ones(1)
 
 
 class Clock:
-    """Time that passes only when a trial waits, and what then happens."""
+    """A clock that advances only when a trial waits, and the events of each wait."""
 
     def __init__(self, trial: Trial, *events: Callable[[], object]) -> None:
         self.now = self.start = trial._reader.clock()
@@ -171,7 +171,7 @@ def test_step_is_complete_when_every_worker_has_passed_it(tmp_path: Path) -> Non
     fast, slow = (RunWriter(tmp_path, worker=f"worker_{rank}") for rank in range(2))
     trial = create_trial(tmp_path)
     save(fast, 0, 1, 2)
-    assert trial.steps() == []  # worker_1 has begun but shown nothing
+    assert trial.steps() == []  # worker_1 has begun, but has no rows
     save(slow, 0, 1)
     assert trial.steps() == [0]
     assert trial.steps(show_incomplete_steps=True) == [0, 1, 2]
@@ -241,7 +241,7 @@ def test_waiting_is_bounded(run: RunWriter) -> None:
     assert clock.now - clock.start < 11
 
 
-# How a run stands. ------------------------------------------------------------------------------------
+# Status of a run. -------------------------------------------------------------------------------------
 
 
 def test_status_follows_the_end_files(run: RunWriter) -> None:

@@ -1,4 +1,4 @@
-"""Values come back bit for bit, or not at all with the reason."""
+"""Values are returned bit for bit, or an error with the reason is raised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TYPES = [np.dtype(getattr(ml_dtypes, name, name)) for name in DTYPES]
 
 
 def sample(dtype: np.dtype[Any], size: int = 12) -> Array:
-    """Values of a dtype, with its extremes where it has some."""
+    """Return values of a dtype, including its extremes."""
     rng = np.random.default_rng(7)
     if dtype.kind == "c":
         return np.asarray(rng.standard_normal(size) + 1j * rng.standard_normal(size)).astype(dtype)
@@ -62,7 +62,7 @@ def only_segment(run: RunWriter) -> Path:
 
 
 def rewrite_rows(run: RunWriter, **columns: Any) -> None:
-    """Replaces columns in all rows of the only index file."""
+    """Replace columns in all rows of the only index file."""
     (path,) = run.index_files()
     rows = pq.read_table(path).to_pylist()
     path.write_bytes(index_bytes([row | columns for row in rows]))
@@ -173,7 +173,7 @@ def test_workers_have_values_of_their_own(tmp_path: Path) -> None:
         tensor.value(0, worker="worker_3")
 
 
-# Values that are not there. ---------------------------------------------------------------------------
+# Missing values. --------------------------------------------------------------------------------------
 
 
 def unavailable(trial: Trial, name: str, step: int) -> TensorUnavailableForStep:

@@ -1,4 +1,4 @@
-"""The tests' own writer of runs agrees with the format, with safetensors, and with tdcore's constants."""
+"""The tests' writer of runs agrees with the documented format, safetensors, and tdcore's constants."""
 
 from __future__ import annotations
 

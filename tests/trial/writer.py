@@ -1,4 +1,4 @@
-"""Writes runs from the description of the format alone: NumPy, pyarrow and safetensors, nothing of tdcore.
+"""Writes runs from the description of the format alone: NumPy, pyarrow and safetensors, without tdcore.
 
 An independent check of the reader, and a way for other tests to make a run without training. See RunWriter.
 """
@@ -84,7 +84,7 @@ _CRC_TABLE = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), as in RFC 3720, one byte at a time."""
+    """Return the CRC-32C (Castagnoli), as in RFC 3720, computed one byte at a time."""
     value = 0xFFFFFFFF
     for byte in data:
         value = _CRC_TABLE[(value ^ byte) & 0xFF] ^ (value >> 8)
@@ -92,7 +92,7 @@ def crc32c(data: bytes) -> int:
 
 
 def statistics(values: Array) -> dict[str, Any]:
-    """The statistics columns of an array, computed in float64."""
+    """Return the statistics columns of an array, computed in float64."""
     if values.dtype.kind == "c":
         return dict.fromkeys(STATISTICS)
     x = np.ravel(values).astype(np.float64)
@@ -131,24 +131,24 @@ def statistics(values: Array) -> dict[str, Any]:
 
 
 def place(whole: Sequence[int], offset: Sequence[int], partial: str | None = None) -> dict[str, Any]:
-    """The `shard` of a part at `offset` in a tensor of this shape: run.add(..., shard=place(...))."""
+    """Return the `shard` of a part at `offset` in a tensor of this shape: run.add(..., shard=place(...))."""
     return {"global_shape": list(whole), "offset": list(offset), "partial": partial}
 
 
 def dtype_name(values: Array) -> str:
-    """The index's name of a NumPy dtype."""
+    """Return the index's name of a NumPy dtype."""
     return DTYPES[values.dtype.name]
 
 
 def raw(values: Array) -> bytes:
-    """The bytes of an array in C order."""
+    """Return the bytes of an array in C order."""
     return np.ascontiguousarray(values).tobytes()
 
 
 def segment_bytes(tensors: Sequence[tuple[str, str, Sequence[int], bytes]]) -> tuple[bytes, list[int]]:
-    """A safetensors file of (key, dtype, shape, bytes), and where in it each tensor's bytes begin.
+    """Return a safetensors file of (key, dtype, shape, bytes), and the offset of each tensor's bytes.
 
-    Data begins at 4096 (or a multiple); tensors are aligned to 64 bytes, the gaps declared as padding.
+    Data begins at 4096 (or a multiple); tensors are aligned to 64 bytes, and gaps are declared as padding.
     """
     header: dict[str, Any] = {"__metadata__": {"writer": "tests"}}
     pieces: list[bytes] = []
@@ -180,15 +180,18 @@ class _Pending:
 
 
 class RunWriter:
-    """One worker's attempt, written as a flusher would.
+    """One worker's attempt, written as by a flusher.
 
         run = RunWriter(tmp_path / "run")
         run.add("fc.weight", np.zeros((2, 3), np.float32), step=0)
         run.flush()           # one segment and one index file; `add`s of one flush may be many records
         run.end()
 
-    root: the run's folder. Each row is a record (ticket) of its own. epoch_ns: when the attempt started and
-    its first row was captured; None is now. workers: those that are to save something, as run.json says.
+    Each row is its own record (ticket).
+
+    root: the run's folder.
+    epoch_ns: time at which the attempt started and its first row was captured; None is the current time.
+    workers: workers that are to save tensors, according to run.json.
     """
 
     def __init__(
@@ -228,11 +231,11 @@ class RunWriter:
             self.put(f"attempts/{attempt:04d}-{worker}.json", entry)
 
     def put(self, key: str, document: Any) -> None:
-        """A JSON document."""
+        """Write a JSON document."""
         self.write(key, json.dumps(document).encode())
 
     def write(self, key: str, data: bytes) -> None:
-        """A file, whole or not at all."""
+        """Write a file, completely or not at all."""
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".tmp-{path.name}")
@@ -257,9 +260,9 @@ class RunWriter:
         reason: str | None = None,
         **columns: Any,
     ) -> None:
-        """One tensor, in one row or `parts` of them. values None: a row without (absent, skipped).
+        """Add one tensor, in one row or `parts` rows. values None: a row without a value (absent, skipped).
 
-        columns: values of index columns that replace what would be written, in every row (hostile rows).
+        columns: values of index columns that replace the computed ones, in every row (for hostile rows).
         """
         array = None if values is None else np.asarray(values)
         flat = None if array is None else np.ravel(array)
@@ -286,17 +289,18 @@ class RunWriter:
             self.ticket += 1
 
     def mark_step_end(self, step: int) -> None:
-        """A record without rows: the step and all before it are over; -1: that steps will be marked."""
+        """Add a record without rows: the step and all steps before it are over; -1: steps will be marked."""
         self._whole = step
         self.ticket += 1
 
     def skip_tickets(self, number: int) -> None:
-        """Records without rows."""
+        """Add records without rows."""
         self.ticket += number
 
     def flush(self, **columns: Any) -> str | None:
-        """Writes what was added: a segment, then an index file; returns its key (None when there were no
-        tickets).
+        """Write what was added: a segment, then an index file; return its key.
+
+        Returns None if there are no tickets.
         """
         if self.ticket == self._first:
             return None
@@ -325,17 +329,17 @@ class RunWriter:
         return key
 
     def end(self, *, clean: bool = True, **fields: Any) -> None:
-        """The end file."""
+        """Write the end file."""
         document = {"format": 1, "worker": self.worker, "attempt": self.attempt, "clean": clean}
         document |= {"drops": {}, "gaps": []}
         self.put(f"end/{self.worker}/{self.attempt:04d}.json", document | fields)
 
     def index_files(self) -> list[Path]:
-        """Index files of this worker and attempt, in order."""
+        """Return the index files of this worker and attempt, in order."""
         return sorted((self.root / "index" / self.worker).glob(f"{self.attempt:04d}-*.parquet"))
 
     def merge(self, *, segments: bool = False, delete: bool = True) -> str:
-        """Merges all index files (and segments) into one, then deletes the small ones, as a merger does."""
+        """Merge all index files (and segments) into one, then delete the small ones, as a merger does."""
         files = self.index_files()
         ranges = [re.findall(r"-(\d{12})", file.name) for file in files]
         stem = f"{self.attempt:04d}-{ranges[0][0]}-{ranges[-1][1]}"
@@ -382,7 +386,7 @@ def _key(row: dict[str, Any], used: set[str]) -> str:
 
 
 def index_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows as a table of the index."""
+    """Return rows as a table of the index."""
     columns = []
     for field in SCHEMA:
         values = [row[field.name] for row in rows]
@@ -396,13 +400,13 @@ def index_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 def index_bytes(
     rows: Sequence[dict[str, Any]], schema: pa.Schema = SCHEMA, *, whole_step: int | None = None
 ) -> bytes:
-    """An index file of these rows. whole_step: the last step that is said to be over."""
+    """Return an index file of these rows. whole_step: the last step that is marked as over."""
     told = {b"tdcore": json.dumps({"whole_step": whole_step}).encode()}
     return parquet_bytes(index_table(rows).select(schema.names).replace_schema_metadata(told))
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as Parquet, with checksums of its pages."""
+    """Return a table as Parquet, with checksums of its pages."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return bytes(sink.getvalue())

@@ -1,7 +1,7 @@
-"""Trainings with one planted fault each, and the same trainings without a fault: what rules must name.
+"""Trainings with one planted fault each, and the same trainings without a fault, to evaluate rules.
 
     python -m tests.faults.training --part develop
 
-architectures.py and held_out.py make healthy trainings, faults.py names what planting.py changes in them, and
-judge.py trains, records, and compares what the rules say with what was planted.
+architectures.py and held_out.py make healthy trainings, and faults.py lists the faults, which planting.py
+plants in them. judge.py trains, records, and compares the findings of the rules with the planted fault.
 """

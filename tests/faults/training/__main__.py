@@ -1,6 +1,6 @@
-"""Command line: python -m tests.faults.training. Plants faults and counts how many the rules name.
+"""Command line: python -m tests.faults.training. Plants faults and counts how many the rules find.
 
-`--part healthy` plays trainings of other kinds, in which nothing is planted and no cause must be found.
+`--part healthy` plays trainings of other kinds, without a fault; no cause may be found in them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.faults.training.report import lines
 
 
 def main() -> None:
-    """Plays what the arguments name."""
+    """Play the cases that the arguments select."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.training", description=__doc__)
     parser.add_argument("--part", choices=["develop", "held_out", "healthy"], default="develop")
     parser.add_argument("--seeds", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Healthy trainings of the part that rules are developed on. Each function makes a Job from a generator."""
+"""Healthy trainings for the development of rules. Each function makes a Job from a random generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Make = Callable[[torch.Generator], Job]
 def job_of(
     model: nn.Module, loss: nn.Module, inputs: Any, targets: Any, generator: torch.Generator, **options: Any
 ) -> Job:
-    """A job on these data, the last fifth held out. options: of Job, and size of a batch."""
+    """Return a job on these data, with the last fifth held out.
+
+    options: options of Job, and the batch size.
+    """
     size = options.pop("size", 32)
     trained, wanted, held_out = split(inputs, targets, len(targets) // 5, 64)
     batch = batches(trained, wanted, size, generator)
@@ -29,7 +32,7 @@ def job_of(
 
 
 class Mlp(nn.Module):
-    """Linear layers with an activation between them, each module by its name."""
+    """Linear layers with activations between them; all layers are modules."""
 
     def __init__(self, widths: list[int], activation: Callable[[], nn.Module] = nn.ReLU) -> None:
         super().__init__()
@@ -92,7 +95,7 @@ def cnn(generator: torch.Generator) -> Job:
 
 
 class Residual(nn.Module):
-    """A block of two convolutions around which its input passes."""
+    """Two convolutions with a skip connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -147,7 +150,7 @@ def gru(generator: torch.Generator) -> Job:
 
 
 class Layer(nn.Module):
-    """One layer of a transformer, normalised first."""
+    """A transformer layer with pre-normalisation."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -190,7 +193,7 @@ def transformer(generator: torch.Generator) -> Job:
 
 
 class BagOfWords(nn.Module):
-    """The mean of the words' vectors, and a head."""
+    """The mean of word vectors, and a head."""
 
     def __init__(self, words: int = 60, width: int = 24) -> None:
         super().__init__()
@@ -209,7 +212,7 @@ def bag(generator: torch.Generator) -> Job:
 
 
 class AutoEncoder(nn.Module):
-    """To a code of a few numbers and back."""
+    """An autoencoder with a code of a few numbers."""
 
     def __init__(self, width: int = 24, code: int = 6) -> None:
         super().__init__()
@@ -227,7 +230,7 @@ def autoencoder(generator: torch.Generator) -> Job:
 
 
 class Binary(nn.Module):
-    """A classifier of two classes that gives one logit."""
+    """A classifier of two classes with one logit."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Cases: every fault in every training of one part that it can be planted in. A name makes its case again."""
+"""Cases: every fault in every training of one part in which it can be planted. A name identifies a case."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRAININGS: Mapping[Part, Mapping[str, Make]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A training, with the fault that is planted in it; None: it is healthy."""
+    """A training with the planted fault; with fault None it is healthy."""
 
     training: str
     fault: Fault | None
@@ -41,7 +41,7 @@ class Case:
 
 
 def cases(part: Part, seeds: Sequence[int], *, healthy: bool = True) -> list[Case]:
-    """All of one part."""
+    """Return all cases of one part."""
     trainings = _TRAININGS[part]
     found = [
         Case(training=name, fault=fault, seed=seed)
@@ -55,7 +55,7 @@ def cases(part: Part, seeds: Sequence[int], *, healthy: bool = True) -> list[Cas
 
 
 def case_of(name: str) -> Case:
-    """The case of that name. Raises ValueError."""
+    """Return the case of this name. Raises ValueError."""
     for part in _TRAININGS:
         seed = int(name.rpartition("(seed ")[2].rstrip(")"))
         found = [case for case in cases(part, [seed]) if case.name == name]
@@ -65,7 +65,7 @@ def case_of(name: str) -> Case:
 
 
 def made(case: Case) -> tuple[Job | Loop, str]:
-    """The job, with its fault, and which tensor names show the fault."""
+    """Return the job with its fault, and a part of the names of tensors that show the fault."""
     torch.manual_seed(case.seed)
     make = next(trainings[case.training] for trainings in _TRAININGS.values() if case.training in trainings)
     job = make(torch.Generator().manual_seed(case.seed))

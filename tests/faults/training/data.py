@@ -1,4 +1,4 @@
-"""Data that the trainings learn from, made from a seed: small, and hard enough that a fault shows."""
+"""Data for the trainings, generated from a seed: small, and difficult enough that a fault is visible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ __all__ = [
 
 
 def batches(inputs: Any, targets: Any, size: int, generator: torch.Generator) -> Callable[[int], Batch]:
-    """The batch of a step: rows drawn anew in each epoch. inputs: a tensor or a tuple of tensors."""
+    """Return a function from a step to its batch; rows are drawn again in each epoch.
+
+    inputs: one or more tensors.
+    """
     count = len(targets)
     per_epoch = max(1, count // size)
     orders: list[Tensor] = []
@@ -41,7 +44,7 @@ def batches(inputs: Any, targets: Any, size: int, generator: torch.Generator) ->
 
 
 def split(inputs: Any, targets: Any, held_out: int, size: int) -> tuple[Any, Any, list[Batch]]:
-    """Inputs and targets to train with, and batches of the last rows to validate with."""
+    """Return inputs and targets to train with, and validation batches of the last rows."""
     count = len(targets)
     cut = count - held_out
     rest = [torch.arange(start, min(start + size, count)) for start in range(cut, count, size)]
@@ -53,7 +56,7 @@ def _rows(inputs: Any, rows: Any) -> Any:
 
 
 def blobs(count: int, classes: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points around centers, two for each class; some of the labels are wrong."""
+    """Return points around centers, two for each class; some of the labels are wrong."""
     centers = torch.randn(2 * classes, width, generator=generator) * 1.6
     of = torch.randint(0, 2 * classes, (count,), generator=generator)
     targets = of % classes
@@ -64,7 +67,7 @@ def blobs(count: int, classes: int, width: int, generator: torch.Generator) -> t
 
 
 def tables(count: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of a table and a number that depends on them in a curved way; both standardised."""
+    """Return rows of a table and a nonlinear function of them; both are standardised."""
     inputs = torch.randn(count, width, generator=generator)
     mix = torch.randn(width, 3, generator=generator) / width**0.5
     hidden = inputs @ mix
@@ -74,7 +77,7 @@ def tables(count: int, width: int, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def curves(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Waves of three frequencies with noise, and which frequency: (count, length, 1) and (count,)."""
+    """Return noisy waves of three frequencies, and their class: shapes (count, length, 1) and (count,)."""
     of = torch.randint(0, 3, (count,), generator=generator)
     phase = torch.rand(count, 1, generator=generator) * 6.28
     time = torch.linspace(0, 1, length)[None]
@@ -83,7 +86,7 @@ def curves(count: int, length: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def shapes(count: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images of one of four patterns (bars, columns, a disc, a corner) at a random place, with noise."""
+    """Return noisy images of one of four patterns (bars, columns, a disc, a corner) at a random place."""
     of = torch.randint(0, 4, (count,), generator=generator)
     images = 0.3 * torch.randn(count, 1, size, size, generator=generator)
     at = torch.randint(1, size - 5, (count, 2), generator=generator)
@@ -95,7 +98,7 @@ def shapes(count: int, size: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def patches(count: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images with bright boxes, and masks of where these are, as floats."""
+    """Return images with bright boxes, and masks of the boxes as floats."""
     masks = torch.zeros(count, 1, size, size)
     at = torch.randint(0, size - 4, (count, 2, 2), generator=generator)
     for number in range(count):
@@ -105,7 +108,7 @@ def patches(count: int, size: int, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def sequences(count: int, length: int, words: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Token ids, and whether more of them come from the upper half of the words than from the lower."""
+    """Return token ids, and whether most of them are from the upper half of the vocabulary."""
     ids = torch.randint(1, words, (count, length), generator=generator)
     tilt = torch.randint(0, 2, (count, 1), generator=generator)
     moved = torch.rand(count, length, generator=generator) < 0.35
@@ -117,7 +120,7 @@ def sequences(count: int, length: int, words: int, generator: torch.Generator) -
 
 
 def tokens(count: int, length: int, words: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Token ids in which each follows from the one before (with noise), and the ids that come next."""
+    """Return token ids, each determined by the id before it (with noise), and the ids that come next."""
     following = torch.randperm(words, generator=generator)
     ids = torch.randint(0, words, (count, length + 1), generator=generator)
     for at in range(1, length + 1):
@@ -129,7 +132,7 @@ def tokens(count: int, length: int, words: int, generator: torch.Generator) -> t
 def graphs(
     count: int, nodes: int, width: int, generator: torch.Generator
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Node features with a normalised adjacency matrix, and which of two ways the nodes are joined."""
+    """Return node features with a normalised adjacency matrix, and the kind of each graph: one of two."""
     of = torch.randint(0, 2, (count,), generator=generator)
     likely = torch.where(of == 1, 0.55, 0.2)[:, None, None]
     edges = (torch.rand(count, nodes, nodes, generator=generator) < likely).float()

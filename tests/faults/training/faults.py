@@ -1,7 +1,8 @@
-"""The planted faults: each changes one thing in a healthy training, and says what a diagnosis must name.
+"""The planted faults: each changes one thing in a healthy training, and lists what a diagnosis must find.
 
-A fault has a cause (a key of CAUSES), the tensors or layers that show it, and the step before which it must
-be named. Faults that leave no trace in a training (wrong labels of every class) are not in the list.
+A fault has a cause (a key of CAUSES), the tensors or layers that show it, and the number of steps within
+which it must be found. Faults that leave no trace in a training (wrong labels of every class) are not in the
+list.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from tests.faults.training.planting import (
 
 __all__ = ["ACCEPTED", "CAUSES", "FAULTS", "Fault"]
 
-# Cause -> rules whose finding names it, as long as nothing else does.
+# Cause -> rules whose finding indicates it, when they fire alone.
 CAUSES: Mapping[str, frozenset[str]] = {
     "learning rate too high": frozenset({"TDC126", "TDC118"}),
     "learning rate too low": frozenset({"TDC126", "TDC118"}),
@@ -98,7 +99,7 @@ CAUSES: Mapping[str, frozenset[str]] = {
 }
 
 
-# Names of faults that are two causes at once: large weights saturate the activations behind them.
+# Faults with two correct causes: large weights saturate the activations behind them.
 ACCEPTED: Mapping[str, frozenset[str]] = {
     "saturated tanh": frozenset({"saturated activations", "weights start too large"}),
 }
@@ -106,11 +107,12 @@ ACCEPTED: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault. plant: changes a job. on: names of trainings of both parts that it can be planted in.
+    """One fault.
 
-    cause: a key of CAUSES. where: part of the names of tensors that show it, "" for the whole model; {first},
-    {middle} and {last} stand for the job's layers. within: steps in which it must be named. since: the step
-    from which the fault acts.
+    cause: a key of CAUSES. plant: changes a job. on: names of the trainings of both parts in which it can be
+    planted. where: part of the names of tensors that show it, "" for the whole model; {first}, {middle} and
+    {last} stand for layers of the job. since: the step from which the fault acts. within: the number of steps
+    within which it must be found.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Healthy trainings that are run only when rules are finished: other models and data."""
+"""Healthy trainings with other models and data, which run only when rules are finished."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def vit(generator: torch.Generator) -> Job:
 
 
 class Variational(nn.Module):
-    """Gives the reconstruction and the two numbers of each place of the code."""
+    """Returns the reconstruction, and mean and log variance of the code."""
 
     def __init__(self, width: int = 24, code: int = 4) -> None:
         super().__init__()
@@ -75,7 +75,10 @@ class Variational(nn.Module):
 
 
 class Evidence(nn.Module):
-    """Squared error of the reconstruction plus the divergence of the code. weight: of the divergence."""
+    """Squared error of the reconstruction plus the divergence of the code.
+
+    weight: weight of the divergence.
+    """
 
     def __init__(self, weight: float = 0.02) -> None:
         super().__init__()
@@ -93,7 +96,7 @@ def vae(generator: torch.Generator) -> Job:
 
 
 class UNet(nn.Module):
-    """Down once, up once, with a bridge between."""
+    """A U-Net with one level and a skip connection."""
 
     def __init__(self, width: int = 12) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ def segmentation(generator: torch.Generator) -> Job:
 
 
 class Triplet(nn.Module):
-    """The triplet loss of the vectors of an anchor, one of its class, and one of another class."""
+    """The triplet loss of the vectors of an anchor, a sample of its class, and a sample of another class."""
 
     def __init__(self, margin: float = 0.5) -> None:
         super().__init__()
@@ -129,7 +132,7 @@ class Triplet(nn.Module):
 
 
 class Embedder(nn.Module):
-    """Vectors of length one."""
+    """Returns vectors of length one."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -169,7 +172,7 @@ def graph(generator: torch.Generator) -> Job:
 
 
 class Mixer(nn.Module):
-    """A curve cut into pieces, mixed over pieces and over numbers in turns."""
+    """A curve cut into pieces, mixed alternately over pieces and over values."""
 
     def __init__(self, pieces: int = 6, width: int = 4, classes: int = 3) -> None:
         super().__init__()
@@ -191,7 +194,7 @@ def mixer(generator: torch.Generator) -> Job:
 
 
 class TwoTowers(nn.Module):
-    """How well a user and an item go together: the product of the vectors of both."""
+    """The score of a user and an item: the product of their vectors."""
 
     def __init__(self, users: int = 40, items: int = 30, width: int = 8) -> None:
         super().__init__()
@@ -221,7 +224,7 @@ def recommender(generator: torch.Generator) -> Job:
 
 
 class Forecaster(nn.Module):
-    """Convolutions over time, and the next value of the curve."""
+    """Convolutions over time that predict the next value of the curve."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()

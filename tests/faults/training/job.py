@@ -1,6 +1,6 @@
 """Job: one training as a value that a fault can change in one place, and the loop that plays it.
 
-Loop: a training with a loop of its own, in which no fault is planted.
+Loop: a training with its own loop, in which no fault is planted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Event = Callable[["Job", int], None]
 class Job:
     """A training. Faults change its members before it begins, or add events to it.
 
-    batch: the batch of a step. held_out: batches of the validation. loss: called with outputs and targets.
-    optimizer: makes the optimizer of some parameters. rate: factor of the learning rate by step.
-    trained: the parameters that the optimizer gets, all by default. forward, backward, update, validation:
-    events at these places of a step, called with the job and the number of the step. gain: by which share of
-    itself the loss falls without a fault.
+    batch: returns the batch of a step. held_out: batches of the validation. loss: called with outputs and
+    targets. optimizer: makes the optimizer for given parameters. rate: factor of the learning rate by step.
+    trained: the parameters that the optimizer gets, all by default. Events (the members whose names begin
+    with before_, after_ or in_) are called at these places of a step, with the job and the number of the
+    step. gain: the fraction by which the loss falls without a fault.
     """
 
     model: nn.Module
@@ -58,7 +58,8 @@ class Job:
 class Loop:
     """A training that is not a sequence of batches for one model and one optimizer.
 
-    play: trains, with a hook or None; returns what it lowers, step by step. gain: by which share of itself.
+    play: trains, with a hook or None; returns its measure for each step. gain: the fraction by which it
+    falls.
     """
 
     play: Callable[[Any], list[float]]
@@ -66,23 +67,23 @@ class Loop:
 
 
 def learns(job: Job | Loop, losses: Sequence[float]) -> bool:
-    """Whether the mean of the last steps is below that of the first ones by the job's share."""
+    """Return whether the mean of the last steps is below the mean of the first steps by the job's gain."""
     first, last = (sum(some) / len(some) for some in (losses[:_SOME], losses[-_SOME:]))
     return last < first - job.gain * abs(first)
 
 
 def adam(rate: float, **options: Any) -> Optimizers:
-    """An optimizer for Job.optimizer."""
+    """Return a factory of Adam, for Job.optimizer."""
     return lambda parameters: torch.optim.Adam(parameters, lr=rate, **options)
 
 
 def sgd(rate: float, **options: Any) -> Optimizers:
-    """An optimizer for Job.optimizer."""
+    """Return a factory of SGD, for Job.optimizer."""
     return lambda parameters: torch.optim.SGD(parameters, lr=rate, **options)
 
 
 def train(job: Job | Loop, hook: Any = None) -> list[float]:
-    """Play the training. Returns the loss of each step; ends early where losses are not finite for long."""
+    """Play the training; return the loss of each step. Ends early if losses are not finite for many steps."""
     if isinstance(job, Loop):
         return job.play(hook)
     if hook is not None:
@@ -150,4 +151,4 @@ def _tell(events: list[Event], job: Job, step: int) -> None:
 
 
 _NOT_FINITE = 20
-_SOME = 10  # steps whose losses are averaged
+_SOME = 10  # number of steps whose losses are averaged

@@ -1,4 +1,4 @@
-"""Plays a case, lets all rules judge it, and compares what they say with what was planted."""
+"""Plays a case, judges it by all rules, and compares the findings with the planted fault."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ __all__ = ["Captures", "Outcome", "play", "play_by_name"]
 
 Captures = Literal["all", "default"]
 
-_EARLY = 10  # steps before a fault acts at which what it damages may already be captured
+_EARLY = 10  # steps before a fault acts, at which tensors that it changes may already be captured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was found in one case.
+    """Findings in one case.
 
-    named: a rule that names the cause fired at the right place and in time. elsewhere: such a rule fired, at
-    another tensor or too late. others: rules that fired and do not name the cause. causes: names that
-    diagnose() returned, in its order. first, diagnosed: the first of them, or any, is the cause, at the right
-    place and in time. learned: whether the loss fell as it does in this training without a fault.
+    named: a rule for this cause fired at the right tensor and in time. elsewhere: a rule for this cause fired
+    at another tensor or too late. others: rules that fired and do not indicate the cause. causes: the causes
+    that diagnose() returned, in order. first, diagnosed: the first of these causes, or any of them, is the
+    planted one, at the right tensor and in time. learned: whether the loss fell as it does in this training
+    without a fault.
     """
 
     case: str
@@ -52,15 +53,15 @@ class Outcome:
 
 
 def play(case: Case, folder: Path, captures: Captures = "all") -> Outcome:
-    """Train, judge, compare.
+    """Train, judge and compare.
 
-    folder: for the run; it must be empty. captures: "all" records what all rules need, "default" what
-    Hook(rules="default") records.
+    folder: an empty folder for the run. captures: "all" records everything that all rules need, "default"
+    records what Hook(rules="default") records.
     """
     job, where = made(case)
     torch.set_num_threads(1)
     with warnings.catch_warnings(), _hook(folder / "run", captures) as hook:
-        warnings.simplefilter("ignore")  # torch warns of some of the faults itself
+        warnings.simplefilter("ignore")  # torch itself warns about some of the faults
         losses = train(job, hook)
     report = run(folder / "run", [rule() for rule in RULES.values()], write_findings=False)
     causes = diagnose(folder / "run", report=report).causes
@@ -87,7 +88,7 @@ def play(case: Case, folder: Path, captures: Captures = "all") -> Outcome:
 
 
 def play_by_name(name: str, captures: Captures = "all") -> Outcome:
-    """As play(), for another process."""
+    """Play the case of this name, in another process."""
     with tempfile.TemporaryDirectory(prefix="tdcore-planted-") as folder:
         return play(case_of(name), Path(folder), captures)
 

@@ -1,12 +1,13 @@
-"""What the campaigns have shown of each rule: writes measured.json, from which the rules' pages are made.
+"""Writes measured.json, the results of the campaigns per rule, from which the pages of rules are generated.
 
     python -m tests.faults.training --part held_out --json held_out.json
     python -m tests.faults.training --part healthy --json healthy.json
     python -m tests.faults.training.measured held_out.json healthy.json
     python scripts/make_rule_docs.py
 
-A rule should find the causes that faults.py lists for it. Faults of other causes that explain one of these,
-by the table of the diagnosis (rules/diagnosis/causes.py), count apart: the rule finds a by-product of them.
+A rule should find the causes for which faults.py lists it. Faults of causes that explain one of these causes,
+by the table of the diagnosis (rules/diagnosis/causes.py), are counted separately: the rule finds a
+by-product.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ Counts = dict[str, Any]
 
 
 def explaining(causes: frozenset[str]) -> frozenset[str]:
-    """Causes that explain one of the given ones and are none of them."""
+    """Return the causes that explain one of the given causes, without the given causes."""
     return frozenset(name for name, cause in TABLE.items() if causes & {*cause.explains}) - causes
 
 
 def counts(code: str, outcomes: Sequence[Counts]) -> Counts:
-    """In how many runs of each sort a rule fired, as [fired, runs].
+    """Return, for each group of runs, in how many of them a rule fired, as [fired, runs].
 
     Args:
-        code: Of the rule.
+        code: Code of the rule.
         outcomes: Outcomes of judge.py as plain values.
     """
     own = frozenset(cause for cause, codes in CAUSES.items() if code in codes)
@@ -60,7 +61,7 @@ def counts(code: str, outcomes: Sequence[Counts]) -> Counts:
 
 
 def measured(outcomes: Sequence[Counts]) -> Counts:
-    """The content of the results file."""
+    """Return the content of measured.json."""
     return {
         "commit": commit().rstrip("+"),
         "method": "python -m tests.faults.training, parts held_out and healthy, everything captured that all "

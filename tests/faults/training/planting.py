@@ -1,4 +1,4 @@
-"""What plants the faults: functions that change one thing of a job. faults.py says which is which."""
+"""Functions that plant faults: each changes one thing of a job. faults.py uses them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules with a weight matrix of their own, in order of registration."""
+    """Return the modules that have a weight matrix, in order of registration."""
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
     return [(name, one) for name, one in model.named_modules() if type(one) in kinds]
 
@@ -139,7 +139,7 @@ def wrap_loss(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[Job], None]:
 
 
 class Before(nn.Module):
-    """A loss whose outputs are changed first. The loss itself is a module that is called."""
+    """A loss whose outputs are changed first. The inner loss is a module that is called."""
 
     def __init__(self, inner: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class After(nn.Module):
 
 
 class Head(nn.Module):
-    """A model whose last values pass through an activation, as a model that ends in softmax has it."""
+    """A model with an activation after its last layer, such as a softmax."""
 
     def __init__(self, inner: nn.Module, last: nn.Module) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Head(nn.Module):
 
 
 class LogLoss(nn.Module):
-    """A cross-entropy written by hand, whose logarithm meets zero."""
+    """A hand-written cross-entropy whose logarithm gets zeros."""
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         likely = torch.softmax(outputs * 400, 1)
@@ -265,7 +265,7 @@ def raise_dropout(job: Job) -> None:
 
 
 def flatten_targets(job: Job) -> None:
-    """Targets of shape (N,) for outputs of shape (N, 1): the squared error compares each with each."""
+    """Flatten targets to (N,) for outputs of shape (N, 1): the squared error broadcasts each with each."""
     change_batches(job, lambda batch, step: (batch[0], batch[1].reshape(len(batch[1]), -1)[:, 0]))
 
 

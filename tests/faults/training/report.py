@@ -1,4 +1,4 @@
-"""What a campaign of planted faults has shown: how many were named, by cause and by rule."""
+"""The report of a campaign of planted faults: how many were found, by cause and by rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["interval", "lines"]
 
 
 def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """The report, a line each."""
+    """Return the lines of the report."""
     faulty = [one for one in outcomes if one.cause]
     healthy = [one for one in outcomes if not one.cause]
     by_cause: dict[str, list[Outcome]] = defaultdict(list)

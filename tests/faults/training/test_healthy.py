@@ -1,4 +1,4 @@
-"""Healthy trainings: some of each kind in CI, all by `python -m tests.faults.training --part healthy`."""
+"""Healthy trainings: some of each kind in CI; `python -m tests.faults.training --part healthy` plays all."""
 
 from __future__ import annotations
 

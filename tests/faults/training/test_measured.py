@@ -1,4 +1,4 @@
-"""The counts from which the pages of the rules are made."""
+"""The counts in measured.json, from which the pages of the rules are generated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The campaign of planted faults itself: its parts, what a fault changes, and how an outcome is judged."""
+"""The campaign of planted faults itself: its parts, the effect of a fault, and how an outcome is judged."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Hooks in jobs of several real processes, which talk over gloo on this machine."""
+"""Hooks in jobs of several real processes, which communicate with gloo on this machine."""

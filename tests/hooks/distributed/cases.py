@@ -1,7 +1,7 @@
-"""How the model is trained on four ranks: one function for each way. Imported by the ranks.
+"""The ways in which the model is trained on four ranks, one function for each. The ranks import this module.
 
-Each gets `watch`, which puts a hook on a model (or does nothing, in the run without capture), and gives the
-losses of its steps.
+Each function gets `watch`, which attaches a hook to a model (or does nothing, in the run without capture),
+and returns the losses of its steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Watch = Callable[[nn.Module], Hook | None]
 Losses = list[torch.Tensor]
 
 
-@cache  # every mesh makes process groups, and these connect every rank with every other
+@cache  # every mesh creates process groups, which connect every rank with every other
 def _mesh(*shape: int) -> Any:
     names = ("dp", "tp")[-len(shape) :]
     return init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -53,21 +53,21 @@ def _train(
 
 
 def ddp(watch: Watch) -> Losses:
-    """The wrapper is registered."""
+    """DistributedDataParallel; the wrapper is registered."""
     model = DistributedDataParallel(Net())
     watch(model)
     return _train(model)
 
 
 def ddp_inside(watch: Watch) -> Losses:
-    """The model is registered, and wrapped later."""
+    """DistributedDataParallel; the model is registered, and wrapped later."""
     model = Net()
     watch(model)
     return _train(DistributedDataParallel(model))
 
 
 def fsdp2(watch: Watch) -> Losses:
-    """Uneven shards: the last rank holds one row of ten, and none of three."""
+    """FSDP2 with uneven shards: of 10 rows the last rank has one, of 3 rows it has none."""
     model, mesh = Net(), _mesh(4)
     for module in (model.fc1, model.fc2, model):
         fully_shard(module, mesh=mesh)
@@ -76,7 +76,7 @@ def fsdp2(watch: Watch) -> Losses:
 
 
 def fsdp2_registered_first(watch: Watch) -> Losses:
-    """The hook is there before fully_shard(), and whole parameters stay until the end of backward."""
+    """FSDP2; the hook is registered before fully_shard(); parameters are unsharded until backward ends."""
     model, mesh = Net(), _mesh(4)
     watch(model)
     managed: list[Any] = [model.fc1, model.fc2, model]
@@ -87,7 +87,7 @@ def fsdp2_registered_first(watch: Watch) -> Losses:
 
 
 def fsdp1(watch: Watch) -> Losses:
-    """The older way: flattened parameters, seen as views of them."""
+    """FSDP1: flattened parameters, captured as views of them."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
@@ -96,7 +96,7 @@ def fsdp1(watch: Watch) -> Losses:
 
 
 def fsdp2_outlier(watch: Watch) -> Losses:
-    """One rank's inputs are a hundred times as large."""
+    """FSDP2; the inputs of rank 2 are a hundred times as large."""
     model, mesh, rank = Net(), _mesh(4), dist.get_rank()
     for module in (model.fc1, model.fc2, model):
         fully_shard(module, mesh=mesh)
@@ -111,7 +111,7 @@ def fsdp2_outlier(watch: Watch) -> Losses:
 
 
 def fsdp2_series(watch: Watch) -> Losses:
-    """A gradient scaler, clipping, and the series that must be requested."""
+    """FSDP2 with a gradient scaler, clipping, and the opt-in series."""
     model, mesh = Net(), _mesh(4)
     for module in (model.fc1, model.fc2, model):
         fully_shard(module, mesh=mesh)
@@ -124,7 +124,7 @@ def _spread(_: nn.Module, inputs: Any, mesh: Any) -> Any:
 
 
 def tensor_parallel_series(watch: Watch) -> Losses:
-    """An optimizer that unscales inside its step, and one layer that every rank has in full."""
+    """Tensor parallelism; the optimizer unscales inside its step, and every rank has one layer in full."""
     model, mesh = Net(8, 8), _mesh(4)
     _parallel(model, mesh)
     distribute_module(model.head, mesh, input_fn=_spread, output_fn=lambda _, output, mesh: output.to_local())
@@ -133,7 +133,7 @@ def tensor_parallel_series(watch: Watch) -> Losses:
 
 
 def hsdp(watch: Watch) -> Losses:
-    """Sharded over two ranks, copied over two pairs."""
+    """FSDP2 on a two-dimensional mesh: sharded over two ranks, replicated over two pairs."""
     model, mesh = Net(), _mesh(2, 2)
     for module in (model.fc1, model.fc2, model):
         fully_shard(module, mesh=mesh)
@@ -146,7 +146,7 @@ def _parallel(model: Net, mesh: Any, **output: Any) -> None:
 
 
 def tensor_parallel(watch: Watch) -> Losses:
-    """Columns of one layer, rows of the next; every rank sees the whole batch."""
+    """Tensor parallelism by columns of one layer and rows of the next; every rank gets the whole batch."""
     model = Net(8, 8)
     _parallel(model, _mesh(4))
     watch(model)
@@ -154,7 +154,7 @@ def tensor_parallel(watch: Watch) -> Losses:
 
 
 def fsdp2_over_tp(watch: Watch) -> Losses:
-    """Two shards of two shards: FSDP2 cuts what tensor parallelism has cut."""
+    """FSDP2 over tensor parallelism: FSDP2 shards the shards of tensor parallelism."""
     model, mesh = Net(8, 8), _mesh(2, 2)
     _parallel(model, mesh["tp"])
     for module in (model.fc1, model.fc2, model):
@@ -174,7 +174,7 @@ def fsdp2_over_tp(watch: Watch) -> Losses:
 
 
 def fsdp2_over_tp_series(watch: Watch) -> Losses:
-    """Autograd computes gradients of DTensors that FSDP2 has created."""
+    """FSDP2 over tensor parallelism; autograd computes gradients of DTensors that FSDP2 has created."""
     model, mesh = Net(8, 8), _mesh(2, 2)
     _parallel(model, mesh["tp"])
     parallelize_module(model, mesh["tp"], {"head": ColwiseParallel(output_layouts=Replicate())})
@@ -186,7 +186,7 @@ def fsdp2_over_tp_series(watch: Watch) -> Losses:
 
 
 def dtensors(watch: Watch) -> Losses:
-    """Outputs, a loss and the script's own tensors that are DTensors, one of them a summand."""
+    """DTensors as outputs, as a loss and as tensors of the script; one of them is a partial sum."""
     model, mesh = Net(8, 8), _mesh(4)
     parallelize_module(
         model, mesh, {"fc1": ColwiseParallel(use_local_output=False, output_layouts=Shard(-1))}
@@ -209,7 +209,7 @@ def dtensors(watch: Watch) -> Losses:
 
 
 class Hasty(nn.Module):
-    """Changes one output of a collective in place, and gives another away before anybody waited."""
+    """Changes one output of a collective in place, and returns another one before any code waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,20 +218,20 @@ class Hasty(nn.Module):
         self.last = nn.Linear(6, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One after the other; the second is not inspected."""
+        """Run the layers one after the other; nothing reads the output of the second."""
         x = self.changed(x).relu_()
         last: torch.Tensor = self.last(x)
         return last
 
 
 def unfinished(watch: Watch) -> Losses:
-    """Outputs of collectives that cannot be read as the modules gave them."""
+    """Outputs of collectives that cannot be read as the modules returned them."""
     model = Hasty()
     rows = RowwiseParallel(input_layouts=Replicate())
     parallelize_module(model, _mesh(4), {"changed": rows, "last": rows})
     watch(model)
     losses = []
-    with torch.no_grad():  # with gradients PyTorch forbids the change in place
+    with torch.no_grad():  # with gradients, PyTorch forbids the change in place
         for step in range(STEPS):
             x, y = batch(step)
             losses.append(loss_of(model(x), y))
@@ -239,7 +239,7 @@ def unfinished(watch: Watch) -> Losses:
 
 
 def pipeline(watch: Watch) -> Losses:
-    """Four stages of one layer each, by the schedule that mixes forwards and backwards."""
+    """Pipeline of four stages with one layer each; the schedule mixes forwards and backwards."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     rank, model = dist.get_rank(), Net()
@@ -266,19 +266,19 @@ def pipeline(watch: Watch) -> Losses:
 
 
 class Experts(nn.Module):
-    """One expert on each rank; tokens go where their number says, and none to the last."""
+    """One expert on each rank. Rank r gets the rows whose index modulo 3 is r, so the last rank gets none."""
 
     def __init__(self, mesh: Any) -> None:
         super().__init__()
         torch.manual_seed(3)
         rank = dist.get_rank()
         each = [nn.Linear(6, 3) for _ in range(4)]
-        self.spare = nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)]))  # is never used
+        self.spare = nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)]))  # no forward uses it
         self.experts = nn.ModuleDict({str(rank): each[rank]})
         self.scale = nn.Parameter(distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The rows of this rank's expert; nothing of it runs where there are none."""
+        """Run this rank's expert on its rows; without rows the expert does not run."""
         rank = dist.get_rank()
         mine = [row for row in range(len(x)) if row % 3 == rank]
         whole: Any = self.scale
@@ -290,7 +290,7 @@ class Experts(nn.Module):
 
 
 def experts(watch: Watch) -> Losses:
-    """The rank whose expert got no tokens takes part in the collectives of the others."""
+    """Expert parallelism; the rank without rows takes part in the collectives of the others."""
     model = Experts(_mesh(4))
     watch(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
@@ -312,7 +312,7 @@ def _pairs() -> list[Any]:
 
 
 def groups(watch: Watch) -> Losses:
-    """Two groups of two ranks, each with a model of its own."""
+    """Two process groups of two ranks, each with its own model."""
     model = Net()
     with torch.no_grad():
         model.head.bias.add_(dist.get_rank() // 2)

@@ -1,4 +1,4 @@
-"""The job that all tests of four ranks look at: its processes are started once."""
+"""The job of all tests on four ranks: its processes are started once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="session")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What four processes left that trained every case once without capture and once with it."""
+    """Run every case on four processes, without and with capture; return the folder of the results."""
     folder = tmp_path_factory.mktemp("job")
     command = [sys.executable, "-m", "tests.hooks.distributed.ranks", str(folder)]
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -29,5 +29,5 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def outcomes(job: Path) -> list[dict[str, Any]]:
-    """By rank: case -> losses and operations, without ("off") and with capture ("on")."""
+    """Return, by rank, case -> losses and operations, without capture ("off") and with capture ("on")."""
     return [json.loads((job / f"rank_{rank}.json").read_text()) for rank in range(4)]

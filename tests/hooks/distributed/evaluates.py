@@ -1,6 +1,8 @@
-"""Two ranks under DistributedDataParallel; only rank 0 evaluates: `... .evaluates FOLDER`.
+"""Two ranks under DistributedDataParallel; only rank 0 evaluates.
 
-Three training steps, two steps of an evaluation, three training steps. The hook leaves its run in FOLDER.
+    python -m tests.hooks.distributed.evaluates FOLDER
+
+Three training steps, two evaluation steps, three training steps. The hook writes its run to FOLDER.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def _rank(rank: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> int:
-    """Until both ranks have ended; 1 when one of them failed."""
+    """Run both ranks until they end; return 1 if one of them failed."""
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(WORLD)]
     for process in ranks:

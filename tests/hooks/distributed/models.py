@@ -1,6 +1,6 @@
-"""The model that is trained on many ranks, and its data. What one process makes of it is the reference.
+"""The model and data of the trainings on many ranks. The same training in one process is the reference.
 
-No test: imported by the ranks and by the tests.
+The ranks and the tests import this module.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from torch import nn
 __all__ = ["STEPS", "Net", "batch", "loss_of", "twin"]
 
 STEPS = 3
-ROWS = 8  # of the whole batch: two for each of four ranks
+ROWS = 8  # rows of the whole batch: two for each of four ranks
 
 
 class Net(nn.Module):
-    """Three layers, whose 10, 7 and 3 rows four ranks cannot share evenly; hidden makes them even."""
+    """Three layers.
+
+    Four ranks cannot split their 10, 7 and 3 rows evenly; `hidden` and `middle` change the sizes.
+    """
 
     def __init__(self, hidden: int = 10, middle: int = 7) -> None:
         super().__init__()
@@ -30,14 +33,14 @@ class Net(nn.Module):
         self.head = nn.Linear(middle, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Layers that a stage of a pipeline does not have are None."""
+        """Run the layers; layers of other pipeline stages are None."""
         for layer in (self.fc1, self.act, self.fc2, self.head):
             x = layer(x) if layer is not None else x
         return x
 
 
 def batch(step: int, rank: int | None = None, ranks: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of a step: all of them, or those of one rank."""
+    """Return inputs and targets of a step: of the whole batch, or of one rank."""
     generator = torch.Generator().manual_seed(100 + step)
     x, y = torch.randn(ROWS, 6, generator=generator), torch.randn(ROWS, 3, generator=generator)
     if rank is None:
@@ -47,13 +50,13 @@ def batch(step: int, rank: int | None = None, ranks: int = 4) -> tuple[torch.Ten
 
 
 def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean over rows, so that the mean over ranks is that of the whole batch."""
+    """Return the mean over rows, so that the mean over ranks equals the loss of the whole batch."""
     return nn.functional.mse_loss(output, target)
 
 
 @cache
 def twin(hidden: int, middle: int) -> dict[tuple[str, int], npt.NDArray[Any]]:
-    """(name, step) -> weights, gradients and momentum of the same training in one process."""
+    """Train in one process; return weights, gradients and momentum by (name, step)."""
     model = Net(hidden, middle)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     found: dict[tuple[str, int], npt.NDArray[Any]] = {}

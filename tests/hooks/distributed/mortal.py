@@ -1,7 +1,10 @@
-"""Two jobs of two ranks each without communication: `python -m tests.hooks.distributed.mortal FOLDER`.
+"""Two jobs of two ranks each, without communication.
 
-In FOLDER/process and FOLDER/thread, by where the flusher is. The second rank of each stops after three of six
-steps, and all wait until standard input ends. A rank that is killed meanwhile is not waited for.
+    python -m tests.hooks.distributed.mortal FOLDER
+
+The jobs write to FOLDER/process and FOLDER/thread, by the kind of flusher. The second rank of each job stops
+after three of six steps. All ranks wait until standard input ends. The program does not wait for a rank that
+was killed.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def _rank(rank: int, folder: Path, over: int) -> None:
 
 
 def main(folder: Path) -> None:
-    """Until standard input ends."""
+    """Run the jobs until standard input ends."""
     context = multiprocessing.get_context("fork")
     over = os.dup(sys.stdin.fileno())
     jobs = [(rank, folder / flusher) for flusher in ("process", "thread") for rank in (0, 1)]

@@ -1,7 +1,7 @@
 """The processes of a job: `python -m tests.hooks.distributed.ranks FOLDER` trains every case on four ranks.
 
-Every rank does each case twice, without capture and with it, and leaves in FOLDER what the tests compare:
-losses to the last bit, and how many operations each process group has begun.
+Every rank runs each case twice, without capture and with capture, and writes to FOLDER the values that the
+tests compare: the exact losses, and the number of operations that each process group began.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # what the ranks would all import by themselves, at four times the cost
+import torch._dynamo  # imported once here, because an import in each rank takes four times as long
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d
@@ -32,7 +32,7 @@ WORLD = 4
 
 
 def hook_options() -> dict[str, Any]:
-    """Everything at every step, into small rings."""
+    """Options of a hook that captures everything at every step, with small rings."""
     return {
         "save_config": td.SaveConfig(save_interval=1),
         "save_all": True,
@@ -43,7 +43,7 @@ def hook_options() -> dict[str, Any]:
 
 
 def outcome(name: str, folder: Path | None) -> dict[str, Any]:
-    """Trains one case. folder: of its run; None: without capture."""
+    """Train one case. folder: folder of the run; None trains without capture."""
     case, options = CASES[name]
     hooks: list[Hook] = []
 
@@ -68,7 +68,7 @@ def outcome(name: str, folder: Path | None) -> dict[str, Any]:
 
 
 def operations() -> dict[str, int]:
-    """How many collectives each process group has begun: the group counts itself, below all of Python."""
+    """Return the number of collectives that each process group has begun, as counted by the group in C++."""
     groups: dict[Any, Any] = distributed_c10d._world.pg_map
     names = distributed_c10d._world.pg_names
     return {names[group]: group._get_sequence_number_for_group() for group in groups}
@@ -82,14 +82,14 @@ def _rank(rank: int, folder: Path) -> None:
         found = {name: {"off": outcome(name, None), "on": outcome(name, folder / name)} for name in CASES}
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # the others may wait for this rank: main() ends them
+        os._exit(1)  # the other ranks may wait for this one: main() ends them
     (folder / f"rank_{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def main(folder: Path) -> int:
-    """Forks the ranks: importing PyTorch once is cheaper than four times."""
+    """Fork the ranks, because importing PyTorch once takes less time than four times."""
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(WORLD)]
     for process in ranks:
@@ -101,7 +101,7 @@ def main(folder: Path) -> int:
         running = [process for process in running if process not in ended]
         for process in ended:
             process.join()
-        if not ended or any(process.exitcode for process in ended):  # a rank hangs or failed: so will all
+        if not ended or any(process.exitcode for process in ended):  # one rank hangs or failed, so all will
             for process in running:
                 process.kill()
             return 1

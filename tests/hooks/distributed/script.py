@@ -1,4 +1,4 @@
-"""A training script as people start it with torchrun: the model is wrapped, the hook comes before the job."""
+"""A training script for torchrun: the model is wrapped, and the hook is created before the process group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .ranks import hook_options, operations
 
 
 def train(hook: Hook | None) -> dict[str, Any]:
-    """Losses of this rank, to the last bit, and how many operations its process groups have begun."""
+    """Train; return the exact losses of this rank, and the number of operations of its process groups."""
     before = sum(operations().values())
     model = DistributedDataParallel(Net())
     if hook is not None:

@@ -1,6 +1,6 @@
-"""Training with gradient scaling and clipping, and the series that are extra, on one rank or on many.
+"""Training with gradient scaling and clipping, and its opt-in series, on one rank or on many.
 
-No test: imported by the ranks and by the tests. `series_twin` is the same in one process.
+The ranks and the tests import this module. `series_twin` runs the same training in one process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .models import STEPS, Net, batch, loss_of
 __all__ = ["SERIES", "series_twin", "train_series"]
 
 SERIES = ("backward_gradients", "microbatch_gradients", "weight_updates", "update_ratios")
-CLIP = 0.3  # a norm that gradients exceed
+CLIP = 0.3  # smaller than the norm of the gradients
 SCALE = 256.0
-_SEEN = {  # at a moment of a step: what the parameters' gradients are, but for the scale
+_SEEN = {  # moment of a step -> series that equal the gradients at this moment, after division by the scale
     "scaled": ("backward_gradient", "gradient"),
     "unclipped": ("backward_gradient",),
     "clipped": ("gradient",),
@@ -32,8 +32,12 @@ Data = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
 def train_series(
     model: nn.Module, data: Data, *, fused: bool, look: Callable[[int, str], object] = lambda *_: None
 ) -> list[torch.Tensor]:
-    """Losses. fused: the optimizer unscales by itself, and nothing is clipped. look: at moments of a step."""
-    optimizer: torch.optim.Optimizer = (  # of the fused ones DTensor knows Adam's
+    """Train, and return the losses.
+
+    fused: the optimizer unscales gradients itself, and gradients are not clipped.
+    look: called with the step and the name of the moment, at several moments of a step.
+    """
+    optimizer: torch.optim.Optimizer = (  # DTensor supports the fused Adam only
         torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-3, fused=True)
         if fused
         else torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
@@ -61,7 +65,7 @@ def train_series(
 
 @cache
 def series_twin(hidden: int, middle: int, *, fused: bool) -> dict[tuple[str, int], npt.NDArray[Any]]:
-    """(name, step) -> gradients after and before clipping, and what the optimizer changed, in one process."""
+    """Train in one process; return gradients before and after clipping and updates, by (name, step)."""
     model = Net(hidden, middle)
     found: dict[tuple[str, int], npt.NDArray[Any]] = {}
     weights = {name: one.detach().numpy().copy() for name, one in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Reads what the workers of a run left, and puts shards together, with NumPy alone."""
+"""Reads the runs of all workers and assembles shards, with NumPy and pyarrow, without tdcore."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 __all__ = ["Run"]
 
-_DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64}  # those that the cases have
+_DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64}  # those that occur in the cases
 
 
 class Run:
@@ -26,25 +26,25 @@ class Run:
         self.attempt: dict[str, Any] = json.loads((path / "run.json").read_text())["attempts"][-1]
 
     def of(self, name: str, step: int) -> list[dict[str, Any]]:
-        """Rows of a tensor at a step, by worker and call."""
+        """Return the rows of a tensor at a step, by worker and call."""
         found = [row for row in self.rows if row["name"] == name and row["step"] == step]
         return sorted(found, key=lambda row: (row["worker"], row["call"]))
 
     def workers(self) -> set[str]:
-        """Who captured anything."""
+        """Return the workers that have captured a tensor."""
         return {row["worker"] for row in self.rows}
 
     def value(self, row: dict[str, Any]) -> npt.NDArray[Any]:
-        """The worker's own values of one row."""
+        """Return the worker's own values of one row."""
         data = (self.path / "data" / row["worker"] / row["segment"]).read_bytes()
         count = int(np.prod(row["shape"]))
         found: npt.NDArray[Any] = np.frombuffer(data, _DTYPES[row["dtype"]], count, row["offset"])
         return np.reshape(found, row["shape"])
 
     def merged(self, name: str, step: int) -> npt.NDArray[Any]:
-        """The whole tensor. Copies must be the same to the last bit, and every element must be there.
+        """Return the whole tensor; copies must be equal in every bit, and every element must be there.
 
-        A row without a place must also be a copy: a plain parameter next to sharded ones.
+        A row without a place must also be a copy: a plain parameter next to sharded parameters.
         """
         rows = self.of(name, step)
         shards = [row["shard"] or _whole(row["shape"]) for row in rows]

@@ -1,4 +1,4 @@
-"""A rank is killed: its steps are waited for while it lives, and not for ever after."""
+"""A rank is killed: readers wait for its steps while it lives, and not after its death."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import ROOT
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of two jobs that run."""
+    """Return the folder of two running jobs."""
     place = tmp_path_factory.mktemp("mortal")
     command = [sys.executable, "-m", "tests.hooks.distributed.mortal", str(place)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as jobs:

@@ -1,4 +1,4 @@
-"""Only rank 0 evaluates: its global steps are ahead of those of rank 1 from then on."""
+"""Only rank 0 evaluates: its global steps are ahead of those of rank 1 after the first evaluation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINED_KINDS = ["weight", "bias", "gradient"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of the two ranks."""
+    """Return the run of the two ranks."""
     place = tmp_path_factory.mktemp("evaluates")
     done = subprocess.run(
         [sys.executable, "-m", "tests.hooks.distributed.evaluates", str(place)],

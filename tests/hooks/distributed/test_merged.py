@@ -1,4 +1,4 @@
-"""Runs of four ranks, read by the trial: wholes and their statistics are those of one process."""
+"""Runs of four ranks, read by the trial: whole tensors and their statistics equal those of one process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tdcore.trial import Trial
 from .models import STEPS, twin
 from .series import series_twin
 
-TOLERANCE = 2e-6  # of float32 sums in another order, relative to values around 1
+TOLERANCE = 2e-6  # for float32 sums in another order, relative to values around 1
 RANKS = [f"worker_{rank}" for rank in range(4)]
 
 Twin = dict[tuple[str, int], npt.NDArray[Any]]
 
-# Cases: the row of the support matrix, the model's sizes, and layers without a recorded owner.
+# Case: (row of the support matrix, sizes of the model, layers whose shards have no recorded place).
 SPREAD = {
     "ddp": ("DDP", (10, 7), ()),
     "fsdp2": ("FSDP2", (10, 7), ()),
@@ -37,7 +37,7 @@ def opened(job: Path, case: str) -> Trial:
 
 
 def told(case: str) -> Twin:
-    """What the twin has of the tensors whose place is told."""
+    """Return the reference values of the tensors whose shards have a recorded place."""
     _, sizes, untold = SPREAD[case]
     return {key: one for key, one in twin(*sizes).items() if not any(layer in key[0] for layer in untold)}
 

@@ -1,4 +1,4 @@
-"""Where a DTensor's local part lies, computed without a process group, against NumPy's own cutting."""
+"""The position of a DTensor's local part, computed without a process group, compared with slices by NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESH = st.tuples(st.integers(1, 4), st.integers(1, 3))
 
 
 def parts(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> list[Any]:
-    """What box() says of every rank of a mesh of two dimensions."""
+    """Return shard_box() of every rank of a two-dimensional mesh."""
     return [shard_box(shape, mesh, place, placements) for place in np.ndindex(*mesh)]
 
 

@@ -17,9 +17,9 @@ from .models import batch, twin
 from .shards import Run
 
 RANKS = range(4)
-TOLERANCE = 2e-6  # of float32 sums in another order, relative to values around 1
+TOLERANCE = 2e-6  # for float32 sums in another order, relative to values around 1
 
-# Cases that train what one process can train too: the row of the support matrix, and the model's sizes.
+# Case: (row of the support matrix, sizes of the model), for trainings that one process can repeat.
 SPREAD = {
     "ddp": ("DDP", 10, 7),
     "ddp_inside": ("DDP", 10, 7),
@@ -46,7 +46,7 @@ ROWS = {
 
 
 def each_case(names: Iterable[str], column: str) -> pytest.MarkDecorator:
-    """Parametrised by case, each marked with the row that it shows, if there is one."""
+    """Parametrize a test by case; each case counts in its row of the support matrix, if it has one."""
     rows = [(name, ROWS.get(name)) for name in names]
     marked = [
         pytest.param(name, marks=[pytest.mark.supports(row, column)] if row else []) for name, row in rows
@@ -66,7 +66,7 @@ def test_losses_are_the_same_to_the_last_bit_with_capture_on_and_off(
 def test_no_process_group_sees_one_operation_more_with_capture_on(
     outcomes: list[dict[str, Any]], case: str
 ) -> None:
-    assert any(outcomes[rank][case]["off"]["operations"] for rank in RANKS)  # the count does count
+    assert any(outcomes[rank][case]["off"]["operations"] for rank in RANKS)  # the counter works
     for rank in RANKS:
         assert outcomes[rank][case]["on"]["operations"] == outcomes[rank][case]["off"]["operations"]
 
@@ -79,7 +79,7 @@ def test_nothing_of_any_rank_s_hook_fails_or_is_dropped(job: Path, case: str) ->
     ends = [json.loads(path.read_text()) for path in folder.glob("end/*/*.json")]
     assert [end["clean"] for end in ends] == [True] * len(Run(folder).attempt["workers"])
     dropped = {why for end in ends for why, drop in end["drops"].items() if drop["tensors"]}
-    assert dropped <= {"no_storage"}  # outputs of collectives that were not waited for: rows "skipped"
+    assert dropped <= {"no_storage"}  # outputs of collectives that no code has waited for: rows "skipped"
 
 
 @each_case(SPREAD, "values")

@@ -1,4 +1,4 @@
-"""Two ranks that torchrun starts: who is who comes from its variables, before there is a process group."""
+"""Two ranks started by torchrun: its variables identify the ranks before the process group exists."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .models import twin
 from .shards import Run
 
 ROOT = Path(__file__).resolve().parents[3]
-TOLERANCE = 2e-6  # of float32 sums in another order, relative to values around 1
+TOLERANCE = 2e-6  # for float32 sums in another order, relative to values around 1
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the script left that was started on two ranks."""
+    """Run the script on two ranks; return the folder of its results."""
     place = tmp_path_factory.mktemp("torchrun")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
     done = subprocess.run(
@@ -42,7 +42,7 @@ def test_losses_and_collectives_under_torchrun_are_the_same_with_capture_on_and_
     for rank in (0, 1):
         outcome = json.loads((folder / f"rank_{rank}.json").read_text())
         assert outcome["on"] == outcome["off"]
-        assert outcome["off"]["operations"] > 0  # the count does count
+        assert outcome["off"]["operations"] > 0  # the counter works
 
 
 @pytest.mark.supports("torchrun", "values")

@@ -1,4 +1,4 @@
-"""How causes are ranked: by-products fold into what explains them, and advice never contradicts itself."""
+"""The ranking of causes: by-products are merged into their cause, and advice is free of contradictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = Facts(histories={}, absent={})
 
 
 def ranked(strengths: dict[str, float]) -> list[str]:
-    """Names of the causes that are given, when there is evidence of these strengths."""
+    """Return the names of the causes, ranked for evidence of these strengths."""
 
     def sign_of(name: str) -> Callable[[Facts], Iterator[Evidence]]:
         seen = [Evidence(why="seen", strength=strengths[name])] if name in strengths else []

@@ -15,7 +15,7 @@ STEPS = 60
 
 
 def history(name: str, kind: str, *, mode: str = "TRAIN", **given: Any) -> History:
-    """A tensor of standard normal values of shape (32, 16), unless something else is given."""
+    """A tensor of standard normal values with shape (32, 16), unless parameters differ."""
     shape: Sequence[int] = given.pop("shape", (32, 16))
     steps = given.pop("steps", np.arange(STEPS))
     usual = {
@@ -50,7 +50,7 @@ def history(name: str, kind: str, *, mode: str = "TRAIN", **given: Any) -> Histo
 
 
 def healthy() -> dict[str, History]:
-    """Three layers under Adam with usual sizes, and a loss that falls."""
+    """Three layers under Adam with usual sizes, and a falling loss."""
     found = [
         history("Net_input_0", "input"),
         history("optimizer/group_0/lr", "hyperparameter", mean=1e-3, shape=()),
@@ -79,7 +79,7 @@ def causes(
     notes: Mapping[str, Any] | None = None,
     findings: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> list[str]:
-    """Names of the causes that are found after these changes to a healthy training."""
+    """Return the names of the causes found after these changes to a healthy training."""
     found = {(one.mode, one.name): one for one in healthy().values() if one.name not in without}
     found |= {(one.mode, one.name): one for one in changed}
     facts = Facts(
@@ -92,7 +92,7 @@ def causes(
 
 
 def finding(tensor: str) -> Any:
-    """What a rule found, as far as signs read it."""
+    """A finding of a rule, with the fields that signs read."""
     return SimpleNamespace(tensor=tensor, why="a reason", mode="EVAL", mode_step=2, numbers={})
 
 
@@ -190,7 +190,7 @@ def test_a_learning_rate_that_changes_nothing_is_too_low() -> None:
 
 
 def flat(rate: Any, last: float = 1.59) -> list[History]:
-    """A cross-entropy that goes from 1.6 to `last` under Adam with this learning rate."""
+    """A cross-entropy that falls from 1.6 to `last` under Adam with this learning rate."""
     return [
         history("optimizer/group_0/lr", "hyperparameter", mean=rate, shape=()),
         history("CrossEntropyLoss_output_0", "loss", mean=np.linspace(1.6, last, STEPS), shape=(), count=1),
@@ -217,7 +217,7 @@ def test_a_learning_rate_of_zero_in_the_middle_is_named() -> None:
 
 
 def weights(rms: Any, **given: Any) -> list[History]:
-    """The weights of the three layers."""
+    """Return the weights of the three layers."""
     return [history(f"Net_layer{at}.weight", "weight", rms=rms, shape=(16, 16), **given) for at in range(3)]
 
 

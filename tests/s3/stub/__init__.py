@@ -1,5 +1,6 @@
-"""A strict S3 service for tests: checks what the real one checks, keeps objects in memory, fails when told.
+"""A strict S3 service for tests.
 
-`python -m tests.s3.stub` starts it; `tests.s3.servers.stub_server()` does so for a test. It shares no code
-with tdcore, so that the two cannot be wrong together.
+It makes the checks of the real service, stores objects in memory, and fails as its settings require. `python
+-m tests.s3.stub` starts it; `tests.s3.servers.stub_server()` does so for a test. It shares no code with
+tdcore, so that both cannot have the same error.
 """

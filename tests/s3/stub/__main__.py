@@ -9,7 +9,7 @@ import ssl
 from tests.s3.stub.connections import Connections
 from tests.s3.stub.service import Service
 
-_BUFFER_BYTES = 1 << 20  # a head may be this long; of a body, twice as much waits to be read
+_BUFFER_BYTES = 1 << 20  # maximum length of a head; of a body, at most twice as much is buffered
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -27,9 +27,9 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Reads the arguments and serves until killed."""
+    """Read the arguments and serve until killed."""
     parser = argparse.ArgumentParser(description="A strict S3 service for tests.")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
     parser.add_argument("--bucket", default="tdcore-tests")
     parser.add_argument("--key", nargs=2, action="append", default=[], metavar=("ID", "SECRET"))
     parser.add_argument("--certificate", help="PEM file; the stub then speaks TLS")

@@ -1,4 +1,4 @@
-"""Who may do what: signatures, regions, tokens, denied actions."""
+"""Access checks: signatures, regions, tokens, denied actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SKEW = timedelta(minutes=15)
 
 
 def check_signature(head: Head, settings: Settings) -> None:
-    """Raises the S3Error of a request that is not signed the way this service wants it."""
+    """Raise the S3Error of a request whose signature is not valid for this service."""
     header = head.headers.get("authorization")
     if header is None:
         raise S3Error("AccessDenied")
@@ -63,7 +63,7 @@ def _check_date(head: Head, given: Authorization) -> None:
 
 
 def wrong_region(settings: Settings, got: str) -> S3Error:
-    """The error of a request that was signed for another region."""
+    """Return the error of a request that was signed for another region."""
     headers = {"x-amz-bucket-region": settings.region}
     if settings.wrong_region == "redirect":
         return S3Error("PermanentRedirect", headers=headers)
@@ -74,7 +74,7 @@ def wrong_region(settings: Settings, got: str) -> S3Error:
 
 
 def check_allowed(settings: Settings, *actions: str, resource: str) -> None:
-    """Raises AccessDenied, in the words of the real service, for the first action that is denied."""
+    """Raise AccessDenied, with the text of the real service, for the first action that is denied."""
     for action in actions:
         if action in settings.deny:
             name = action if ":" in action else f"s3:{action}"

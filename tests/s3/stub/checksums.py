@@ -22,7 +22,7 @@ _BY_ROWS_FROM = 4096
 
 @functools.cache
 def _table(polynomial: int) -> Table:
-    """Remainders of the 256 bytes."""
+    """Return the remainders of the 256 bytes."""
     rows = np.arange(256, dtype=np.uint64)
     for _ in range(8):
         rows = (rows >> np.uint64(1)) ^ np.where(rows & np.uint64(1), np.uint64(polynomial), np.uint64(0))
@@ -30,16 +30,17 @@ def _table(polynomial: int) -> Table:
 
 
 def _step(table: Table, state: npt.NDArray[np.uint64], byte: Any) -> npt.NDArray[np.uint64]:
-    """The states after one more byte each."""
+    """Return the states after one more byte each."""
     after: npt.NDArray[np.uint64] = table[(state ^ byte) & np.uint64(0xFF)] ^ (state >> np.uint64(8))
     return after
 
 
 @functools.cache
 def _zeros(polynomial: int, width: int, length: int) -> Table:
-    """How `length` bytes of zeros change a state: a table for each of its bytes, [width / 8, 256].
+    """Return how `length` zero bytes change a state: a table for each byte of the state, [width / 8, 256].
 
-    length: _ROW_BYTES times a power of two. Linear, so each half's change is applied to the first half's.
+    length: _ROW_BYTES times a power of two. The change is linear, so the table of the first half is applied
+    twice.
     """
     values = np.arange(256, dtype=np.uint64)
     state = np.stack([values << np.uint64(8 * place) for place in range(width // 8)])
@@ -52,7 +53,7 @@ def _zeros(polynomial: int, width: int, length: int) -> Table:
 
 
 def _advanced(zeros: Table, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The states after the zeros that the table stands for."""
+    """Return the states after the zeros that the table describes."""
     result = np.zeros_like(state)
     for place, row in enumerate(zeros):
         result ^= row[(state >> np.uint64(8 * place)) & np.uint64(0xFF)]
@@ -60,7 +61,10 @@ def _advanced(zeros: Table, state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uin
 
 
 def crc(data: bytes | bytearray | memoryview, kind: tuple[int, int]) -> int:
-    """Reflected CRC with all bits set before and inverted after. kind: width in bits, polynomial."""
+    """Return a reflected CRC, with all bits set before and inverted after.
+
+    kind: width in bits, polynomial.
+    """
     width, polynomial = kind
     ones = (1 << width) - 1
     table = _table(polynomial)
@@ -69,8 +73,8 @@ def crc(data: bytes | bytearray | memoryview, kind: tuple[int, int]) -> int:
         for byte in bytes(data):
             state = steps[(state ^ byte) & 0xFF] ^ (state >> 8)
         return int(state) ^ ones
-    # Zeros in front of a state of zeros change nothing, and a state of ones is the same as inverting the
-    # first bytes: so the data becomes a power of two of rows, all reduced side by side and then joined.
+    # Zeros before the data do not change a state of zeros, and a state of ones equals inverted first bytes.
+    # So the data is padded to a power of two of rows, which are all reduced in parallel and then joined.
     rows = 1 << (-(-len(data) // _ROW_BYTES) - 1).bit_length()
     padded = np.zeros(rows * _ROW_BYTES, dtype=np.uint8)
     begin = len(padded) - len(data)
@@ -88,12 +92,12 @@ def crc(data: bytes | bytearray | memoryview, kind: tuple[int, int]) -> int:
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli)."""
+    """Return the CRC-32C (Castagnoli)."""
     return crc(data, _CRC32C)
 
 
 def crc64nvme(data: bytes) -> int:
-    """CRC-64/NVME."""
+    """Return the CRC-64/NVME."""
     return crc(data, _CRC64NVME)
 
 
@@ -111,5 +115,5 @@ ALGORITHMS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def encoded(algorithm: str, data: bytes) -> str:
-    """The checksum the way x-amz-checksum-* headers hold it: base64."""
+    """Return the checksum in base64, as x-amz-checksum-* headers contain it."""
     return base64.b64encode(ALGORITHMS[algorithm](data)).decode()

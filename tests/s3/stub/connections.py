@@ -1,4 +1,4 @@
-"""The stub's connections: one request after the other, with the faults that are about the connection."""
+"""The stub's connections: one request after the other, with the faults of connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.s3.stub.wire import Body, CutError, Head, Reply, read_body, read_head
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Ends the connection with a reset; what was not sent yet is lost."""
+    """End the connection with a reset; bytes that were not sent yet are lost."""
     with contextlib.suppress(OSError, AttributeError):
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -24,14 +24,14 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Connections:
-    """Serves connections. One event loop's thread."""
+    """Serves connections, on one event loop's thread."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._numbers = itertools.count(1)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection until it ends; the callback of asyncio.start_server."""
+        """Serve one connection until it ends; the callback of asyncio.start_server."""
         number = next(self._numbers)
         try:
             for count in itertools.count(1):
@@ -44,7 +44,7 @@ class Connections:
             with contextlib.suppress(OSError):
                 await reader.read()
         except (CutError, OSError):
-            pass  # the client went away; the log says whether its request was done
+            pass  # the client closed the connection; the log contains whether its request was done
         finally:
             writer.close()
             with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ class Connections:
     async def _request(
         self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int
     ) -> bool:
-        """One request; whether the connection goes on."""
+        """Serve one request; return whether the connection continues."""
         service = self._service
         if head.path.startswith("/_admin"):
             await send(writer, service.admin(head, await read_body(reader, head)))
@@ -63,7 +63,7 @@ class Connections:
         try:
             if head.headers.get("expect", "").lower() == "100-continue":
                 await asyncio.sleep(settings.latency)
-                service.before(head, entry)  # who is refused need not send the body
+                service.before(head, entry)  # a client whose request is refused need not send the body
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 body = await self._body(head, reader, entry)
             else:
@@ -87,7 +87,7 @@ class Connections:
         return not close
 
     async def _body(self, head: Head, reader: asyncio.StreamReader, entry: Entry) -> Body:
-        """The body. Raises S3Error where its length is not known or it takes too long, and CutError."""
+        """Read the body. Raises S3Error if its length is unknown or it takes too long, and CutError."""
         streamed = "aws-chunked" in head.headers.get("content-encoding", "")
         if head.method == "PUT" and entry.key and "content-length" not in head.headers and not streamed:
             raise S3Error("MissingContentLength")
@@ -99,7 +99,7 @@ class Connections:
         return body
 
     def _loses(self, entry: Entry, settings: Settings, writer: asyncio.StreamWriter) -> bool:
-        """Whether this reply is to be lost; resets the connection where that is how."""
+        """Return whether this reply is to be lost; resets the connection if the settings require it."""
         if not self._service.strikes(entry):
             return False
         if settings.lose_replies:
@@ -114,7 +114,7 @@ class Connections:
 
 
 def refusal(error: S3Error, head: Head, settings: Settings) -> Reply:
-    """The reply that an error makes."""
+    """Return the reply for an error."""
     headers = {"Content-Type": "application/xml", **error.headers}
     if settings.retry_after and error.status in (429, 503):
         headers["Retry-After"] = f"{settings.retry_after:g}"

@@ -1,4 +1,4 @@
-"""Errors as the S3 API gives them: codes, their statuses, and the XML document."""
+"""Errors of the S3 API: codes, their statuses, and the XML document."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CODES = sorted(_KNOWN)
 
 
 class S3Error(Exception):
-    """A refusal: its code, its message, more elements for the document, more headers for the reply."""
+    """An error reply: its code, its message, more elements for the document, more headers for the reply."""
 
     def __init__(
         self, code: str, message: str | None = None, *, headers: Mapping[str, str] | None = None, **more: str
@@ -76,7 +76,7 @@ class S3Error(Exception):
         super().__init__(f"{code}: {self.message}")
 
     def document(self, *, resource: str, request_id: str) -> bytes:
-        """The XML document of the reply."""
+        """Return the XML document of the reply."""
         elements = {"Code": self.code, "Message": self.message, **self.more}
         elements |= {"Resource": resource, "RequestId": request_id, "HostId": "c3R1Yg=="}
         inside = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in elements.items())

@@ -1,4 +1,4 @@
-"""Objects of the stub and the operations on them, after access was checked."""
+"""Objects of the stub and the operations on them, after the access checks."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Stored:
     """One object."""
 
     data: bytes
-    headers: dict[str, str]  # those of the put that are kept
-    checksums: dict[str, str]  # header: value, those that the put gave and that held
+    headers: dict[str, str]  # headers of the put that are kept
+    checksums: dict[str, str]  # header: value of the checksums that the put contained, all verified
     modified: float = field(default_factory=time.time)
 
     @property
@@ -61,7 +61,7 @@ class Stored:
 
 
 def check_content_sha256(head: Head, body: Body) -> None:
-    """Raises the S3Error of a body that is not what the signature covers."""
+    """Raise the S3Error of a body that does not match the hash in the signature."""
     given = head.headers.get("x-amz-content-sha256", "")
     if given.startswith("STREAMING-"):
         if given != _STREAMED or "aws-chunked" not in head.headers.get("content-encoding", ""):
@@ -72,7 +72,7 @@ def check_content_sha256(head: Head, body: Body) -> None:
 
 
 def checked_checksums(head: Head, body: Body) -> dict[str, str]:
-    """The x-amz-checksum-* headers and trailers. Raises S3Error if one does not match."""
+    """Return the x-amz-checksum-* headers and trailers. Raises S3Error if one does not match."""
     md5 = head.headers.get("content-md5")
     if md5 is not None:
         if len(_decoded(md5) or b"") != 16:
@@ -156,7 +156,8 @@ class Bucket:
         """GetObject and HeadObject, with Range and If-Match."""
         stored = self.objects.get(key)
         if stored is None:
-            check_allowed(self.settings, "ListBucket", resource=self.name)  # who may not list may not know
+            # without the permission to list, a missing key is not revealed
+            check_allowed(self.settings, "ListBucket", resource=self.name)
             raise S3Error("NoSuchKey", Key=key)
         if head.headers.get("if-match", stored.etag) not in ("*", stored.etag):
             raise S3Error("PreconditionFailed", Condition="If-Match")
@@ -185,7 +186,7 @@ class Bucket:
         return reply
 
     def delete(self, key: str) -> Reply:
-        """DeleteObject: also of a key that is not there."""
+        """DeleteObject: succeeds for missing keys, too."""
         self.objects.pop(key, None)
         return Reply(status=204)
 
@@ -244,7 +245,7 @@ class Bucket:
         return _document(f"<ListBucketResult {_NAMESPACE}>{head}{entries}</ListBucketResult>")
 
     def _page(self, prefix: str, delimiter: str, after: str, size: int) -> tuple[dict[str, bool], str]:
-        """A page's names (False: a common prefix) after a key; and its last key, empty on the last page."""
+        """Return the names of a page (False: a common prefix) and its last key (empty on the last page)."""
         ordered = sorted((key for key in self.objects if key.startswith(prefix)), key=str.encode)
         names: dict[str, bool] = {}
         last = ""
@@ -270,7 +271,7 @@ class Bucket:
 
 
 def _check_tags(header: str) -> None:
-    """Raises InvalidTag for what is not at most 10 tags, written as in a query."""
+    """Raise InvalidTag unless the value is at most 10 tags, written as in a query."""
     try:
         tags = parse_qsl(header, keep_blank_values=True, strict_parsing=True) if header else []
     except ValueError:
@@ -304,7 +305,7 @@ def _url_encoded(text: str) -> str:
 
 
 def _range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First and last byte; None for the whole object, also when the header is not understood."""
+    """Return first and last byte; None for the whole object, also if the header is invalid."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
     if match is None or match.groups() == ("", ""):
         return None

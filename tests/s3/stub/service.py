@@ -28,12 +28,12 @@ _RIGHTS = {
 
 
 class HangError(Exception):
-    """The request is to be left alone."""
+    """The request gets no answer."""
 
 
 @dataclass(kw_only=True)
 class Entry:
-    """A line of the log. status: 0 when no reply was sent."""
+    """An entry of the log. status: 0 if no reply was sent."""
 
     method: str
     bucket: str
@@ -51,12 +51,12 @@ class Entry:
 
     @property
     def right(self) -> str:
-        """What the requester must be allowed to do."""
+        """The permission that the requester needs."""
         return _RIGHTS.get(self.action, self.action)
 
 
 def action_of(method: str, key: str, query: dict[str, str]) -> str:
-    """Name of the operation; "Other" when there is none here."""
+    """Return the name of the operation; "Other" for unsupported operations."""
     if set(query) & {"uploads", "uploadId", "partNumber", "acl", "tagging", "versions", "policy"}:
         return "Other"
     if key:
@@ -70,7 +70,7 @@ def action_of(method: str, key: str, query: dict[str, str]) -> str:
 
 
 class Service:
-    """Buckets, settings and the log. One event loop's thread only."""
+    """Buckets, settings and the log. Used by one event loop's thread only."""
 
     def __init__(self, *, bucket: str, accept_keys: dict[str, str]) -> None:
         self._first = bucket
@@ -78,14 +78,14 @@ class Service:
         self.reset()
 
     def reset(self) -> None:
-        """As when it was started: one empty bucket, all well, no log."""
+        """Restore the initial state: one empty bucket, no faults, an empty log."""
         self.settings = Settings(accept_keys=dict(self._keys))
         self.buckets = {self._first: Bucket(self._first, self.settings)}
         self.log: deque[Entry] = deque(maxlen=_LOG_LIMIT)
         self._chance = random.Random(0)
 
     def entry(self, head: Head, connection: int) -> Entry:
-        """The new line of the log for a request, in path style or with the bucket in the host's name."""
+        """Add a log entry for a request, in path style or with the bucket in the host's name."""
         host = head.headers.get("host", "").partition(":")[0]
         path = head.path.lstrip("/")
         named = next((name for name in self.buckets if host.startswith(name + ".")), None)
@@ -103,11 +103,11 @@ class Service:
         return entry
 
     def strikes(self, entry: Entry) -> bool:
-        """Whether faults by chance or by count strike this request."""
+        """Return whether faults by chance or by count strike this request."""
         return not self.settings.only or entry.right in self.settings.only
 
     def before(self, head: Head, entry: Entry) -> None:
-        """All that can be decided without the body. Raises S3Error or HangError."""
+        """Decide everything that does not need the body. Raises S3Error or HangError."""
         settings = self.settings
         self._fail(entry)
         if entry.action == "HeadBucket" and "authorization" not in head.headers:
@@ -131,7 +131,7 @@ class Service:
             raise S3Error("NoSuchBucket", BucketName=entry.bucket)
 
     def _fail(self, entry: Entry) -> None:
-        """Raises the fault, if any, that strikes this request."""
+        """Raise the fault, if any, that strikes this request."""
         settings = self.settings
         if settings.refuse:
             raise S3Error("ServiceUnavailable")
@@ -151,7 +151,7 @@ class Service:
                 raise S3Error(code)
 
     def do(self, head: Head, entry: Entry, body: Body) -> Reply:
-        """The operation itself. Raises S3Error."""
+        """Run the operation. Raises S3Error."""
         check_content_sha256(head, body)
         if entry.action == "CreateBucket":
             self.buckets.setdefault(entry.bucket, Bucket(entry.bucket, self.settings))

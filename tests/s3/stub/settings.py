@@ -1,4 +1,4 @@
-"""What the stub can be told to be: a service without rights, in another region, overloaded, damaged."""
+"""Settings of the stub, for a service that denies access, is in another region, overloaded, or damaged."""
 
 from __future__ import annotations
 
@@ -24,44 +24,42 @@ ACTIONS = (
 
 @dataclass(kw_only=True)
 class Settings:
-    """Every setting, well by default. Change with POST /_admin; each change is checked.
+    """All settings; by default without faults. Change with POST /_admin; each change is checked.
 
-    Faults by chance or by count strike requests of `only`, or all when it is empty.
+    Faults by chance or by count strike requests of the actions in `only`, or all requests if it is empty.
     """
 
     accept_keys: dict[str, str] = field(default_factory=dict)  # access key: secret key
-    expired: bool = False  # all credentials: ExpiredToken
-    expired_tokens: list[str] = field(default_factory=list)  # only requests with these session tokens
-    deny: list[str] = field(default_factory=list)  # actions: AccessDenied
-    missing_bucket: bool = False  # NoSuchBucket
-    requester_pays: bool = False  # AccessDenied to requests that do not say x-amz-request-payer
+    expired: bool = False  # all credentials get ExpiredToken
+    expired_tokens: list[str] = field(default_factory=list)  # accepts only requests with these session tokens
+    deny: list[str] = field(default_factory=list)  # actions that get AccessDenied
+    missing_bucket: bool = False  # all requests get NoSuchBucket
+    requester_pays: bool = False  # AccessDenied to requests without x-amz-request-payer
     region: str = "us-east-1"
     wrong_region: str = (
         "malformed"  # reply to another region's signature: "malformed" (400) or "redirect" (301)
     )
-    max_keys: int = 1000  # the most keys in a page of a listing
+    max_keys: int = 1000  # maximum number of keys in a page of a listing
     ignore_if_none_match: bool = False
     not_implemented_if_none_match: bool = False
-    ignore_checksums: bool = False  # x-amz-checksum-*, Content-MD5: as if they were not there
+    ignore_checksums: bool = False  # ignores x-amz-checksum-* and Content-MD5
     only: list[str] = field(default_factory=list)
     seed: int = 0
     slow_down: float = 0.0  # probability of SlowDown
     errors: dict[str, float] = field(default_factory=dict)  # code: probability
-    fail_next: list[str] = field(
-        default_factory=list
-    )  # codes of the next requests, one each; "" lets one pass
+    fail_next: list[str] = field(default_factory=list)  # codes of the next requests, one each; "" is success
     retry_after: float = 0.0  # seconds, header Retry-After of replies with 503 and 429; 0 = no header
-    refuse: bool = False  # everything: ServiceUnavailable
-    latency: float = 0.0  # seconds before a request is done
-    corrupt_bodies: int = 0  # the next bodies of puts are damaged after they came in
-    lose_replies: int = 0  # the next requests are done, but the connection ends without a reply
-    reset_replies: int = 0  # the same, ended with a reset
-    hang: int = 0  # the next requests are neither done nor answered
-    body_timeout: float = 20.0  # seconds without a whole body until RequestTimeout
-    requests_per_connection: int = 0  # then it is closed silently; 0 = never
+    refuse: bool = False  # every request gets ServiceUnavailable
+    latency: float = 0.0  # delay of each request, in seconds
+    corrupt_bodies: int = 0  # number of next puts whose bodies are damaged after they arrived
+    lose_replies: int = 0  # number of next requests that are done, but whose connection ends without a reply
+    reset_replies: int = 0  # the same, with a reset
+    hang: int = 0  # number of next requests that are neither done nor answered
+    body_timeout: float = 20.0  # seconds until RequestTimeout for an incomplete body
+    requests_per_connection: int = 0  # seconds until an idle connection is closed without a reply; 0 = never
 
     def update(self, changes: Mapping[str, Any]) -> None:
-        """Sets some of them; all or nothing. Raises ValueError that names the wrong one."""
+        """Set some of the settings; all or none. Raises ValueError that names the invalid one."""
         known = {entry.name: getattr(Settings(), entry.name) for entry in dataclasses.fields(self)}
         for name, value in changes.items():
             if name not in known:

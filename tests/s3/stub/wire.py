@@ -1,4 +1,4 @@
-"""HTTP/1.1 as the stub needs it: heads, bodies, aws-chunked bodies with trailers, replies."""
+"""The part of HTTP/1.1 that the stub needs: heads, bodies, aws-chunked bodies with trailers, replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CutError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """A request before its body; header names in small letters, repeated ones joined with commas."""
+    """A request before its body; header names in lower case, repeated headers joined with commas."""
 
     method: str
     target: str
@@ -30,15 +30,15 @@ class Head:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query, decoded; names without a value have an empty one."""
+        """The query, decoded; names without a value have an empty value."""
         pairs = [part.partition("=") for part in self.target.partition("?")[2].split("&") if part]
-        # A plus stands for a blank, as forms have it; a plus itself comes as %2B.
+        # A plus stands for a blank, as in forms; a plus itself is sent as %2B.
         return {unquote(name): unquote(value.replace("+", " ")) for name, _, value in pairs}
 
 
 @dataclass(kw_only=True)
 class Body:
-    """What follows a head, decoded."""
+    """The content after a head, decoded."""
 
     data: bytes = b""
     trailers: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Body:
 
 @dataclass(kw_only=True)
 class Reply:
-    """What goes back. size: Content-Length of a reply whose body is left out (HEAD)."""
+    """A reply. size: Content-Length of a reply without a body (HEAD)."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def _fields(lines: list[bytes]) -> dict[str, str]:
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head | None:
-    """The next request's head; None when the connection ended before one began. Raises CutError."""
+    """Read the next request's head; return None if the connection ended before one. Raises CutError."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -84,7 +84,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
 
 
 async def read_body(reader: asyncio.StreamReader, head: Head) -> Body:
-    """The body that the head announces. Raises CutError when it does not come whole, S3Error when wrong."""
+    """Read the body that the head announces. Raises CutError if it is incomplete, S3Error if it is wrong."""
     try:
         if head.headers.get("transfer-encoding", "").lower() == "chunked":
             raw = await _read_chunked(reader)
@@ -113,7 +113,7 @@ async def _read_chunked(reader: asyncio.StreamReader) -> bytes:
 
 
 def decode_aws_chunked(raw: bytes) -> tuple[bytes, dict[str, str]]:
-    """Data and trailers of an aws-chunked body without chunk signatures. Raises S3Error for any other."""
+    """Return data and trailers of an aws-chunked body without chunk signatures. Raises S3Error for others."""
     pieces: list[bytes] = []
     at = 0
     while True:
@@ -133,7 +133,7 @@ def decode_aws_chunked(raw: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 async def send(writer: asyncio.StreamWriter, reply: Reply, *, close: bool = False) -> None:
-    """Writes the reply whole."""
+    """Write the whole reply."""
     size = len(reply.body) if reply.size is None else reply.size
     headers = {**reply.headers, "Server": "tests", "Connection": "close" if close else "keep-alive"}
     if reply.status not in (204, 304):

@@ -1,4 +1,4 @@
-"""Healthy trainings of many kinds, in which a diagnosis must find no cause: --part healthy."""
+"""Healthy trainings of many kinds, in which a diagnosis must find no cause: `--part healthy`."""
 
 from __future__ import annotations
 

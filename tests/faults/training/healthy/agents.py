@@ -1,4 +1,4 @@
-"""Healthy trainings of agents: a walk on a line of places with a goal at one end, and bandits."""
+"""Healthy trainings of agents: a walk along a line of places with the goal at one end, and bandits."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _PLACES, _WALK = 7, 12
 
 
 class Walks:
-    """Many walks at once. A walk starts in the middle, and is rewarded at each step at the goal's end."""
+    """A batch of walks. A walk starts in the middle; each step at the end of the goal gives a reward."""
 
     def __init__(self, count: int, generator: torch.Generator) -> None:
         self.goal = torch.randint(0, 2, (count,), generator=generator) * (_PLACES - 1)
         self.at = torch.full((count,), _PLACES // 2)
 
     def seen(self) -> Tensor:
-        """Place and goal, as an agent sees them."""
+        """Return place and goal, the observation of an agent."""
         return torch.stack([self.at / (_PLACES - 1) - 0.5, self.goal / (_PLACES - 1) - 0.5], 1)
 
     def step(self, right: Tensor) -> Tensor:
-        """Moves; the rewards."""
+        """Move; return the rewards."""
         self.at = (self.at + 2 * right - 1).clamp(0, _PLACES - 1)
         return (self.at == self.goal).float()
 
 
 def _missed(rewards: Tensor) -> float:
-    """The share of the steps without a reward, with a floor; the best walk misses two."""
+    """Return the share of the steps without a reward, with a floor: the best walk misses two."""
     return 1.01 - float(rewards.mean())
 
 
@@ -64,7 +64,7 @@ def policy_gradient(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 class ActorAndCritic(nn.Module):
-    """Scores of the actions, and the value of the place."""
+    """Returns scores of the actions, and the value of the place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class ActorAndCritic(nn.Module):
 
 
 def _play(model: ActorAndCritic, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(seen, actions, logarithms of their probabilities, rewards) of a bundle of walks, without gradients."""
+    """Play a batch of walks without gradients; return (observations, actions, log-probabilities, rewards)."""
     walks = Walks(24, generator)
     seen, actions, scores, rewards = [], [], [], []
     with torch.no_grad():
@@ -120,7 +120,7 @@ def actor_critic(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 def proximal(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Several updates on each bundle of walks, with a ratio that is clipped."""
+    """Several updates per batch of walks, with a clipped probability ratio (PPO)."""
     model = ActorAndCritic()
     probe.watch(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-5)
@@ -145,7 +145,7 @@ def proximal(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 def values_of_actions(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Deep Q-learning: a memory of moves, and a copy of the network that gives the targets."""
+    """Deep Q-learning: a replay memory, and a copy of the network that computes the targets."""
     model, loss = Mlp([2, 48, 2]), nn.SmoothL1Loss()
     target = copy.deepcopy(model).requires_grad_(False)
     probe.watch(model, losses=(loss,))

@@ -1,4 +1,4 @@
-"""Healthy trainings of models that make data: adversarial, variational, diffusion, flows, autoencoders."""
+"""Healthy trainings of generative models: adversarial, variational, diffusion, flows, autoencoders."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ __all__ = ["GENERATIVE"]
 
 
 def _ring(count: int, generator: torch.Generator) -> Tensor:
-    """Points of the plane on a noisy ring around (1, 0)."""
+    """Sample points of the plane on a noisy ring around (1, 0)."""
     angle = 2 * math.pi * torch.rand(count, generator=generator)
     points = torch.stack([angle.cos() + 1, angle.sin()], 1)
     return points + 0.05 * torch.randn(count, 2, generator=generator)
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:
-    """How far the means and deviations of two sets of points are from each other, with a small floor."""
+    """Return the distance between the means and deviations of two sets of points, plus a small floor."""
     moments = [torch.cat([one.mean(0), one.std(0)]) for one in (found.detach(), wanted)]
     return float((moments[0] - moments[1]).norm()) + 0.05
 
 
 def _smoothed(measures: list[float], width: int = 20) -> list[float]:
-    """Means over the steps before, since adversarial trainings turn around their goal."""
+    """Return running means, because adversarial trainings oscillate around their optimum."""
     return [
         sum(measures[max(0, at - width + 1) : at + 1]) / min(at + 1, width) for at in range(len(measures))
     ]
 
 
 def adversarial(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Two networks and two optimizers; the loss of neither tells how good the points are."""
+    """Two networks and two optimizers; neither of the losses measures the quality of the points."""
     maker, critic = Mlp([4, 32, 32, 2]), Mlp([2, 32, 32, 1], lambda: nn.LeakyReLU(0.2))
     loss = nn.BCEWithLogitsLoss()
     probe.watch(maker, critic, losses=(loss,))
@@ -62,7 +62,7 @@ def adversarial(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 def adversarial_with_spectral_norm(generator: torch.Generator, probe: Probe) -> list[float]:
-    """The hinge form, with a critic whose layers keep their largest singular value at one."""
+    """The hinge loss, with a critic whose layers have a spectral norm of one."""
     maker = Mlp([4, 32, 32, 2])
     layers = [parametrizations.spectral_norm(nn.Linear(a, b)) for a, b in ((2, 48), (48, 48), (48, 1))]
     critic = nn.Sequential(layers[0], nn.LeakyReLU(0.1), layers[1], nn.LeakyReLU(0.1), layers[2])
@@ -88,7 +88,7 @@ def adversarial_with_spectral_norm(generator: torch.Generator, probe: Probe) -> 
 
 
 def adversarial_with_penalty(generator: torch.Generator, probe: Probe) -> list[float]:
-    """The Wasserstein form with a penalty of the critic's slope; three steps of the critic for each other."""
+    """The Wasserstein loss with a gradient penalty; three steps of the critic per step of the generator."""
     maker, critic = Mlp([4, 32, 2], nn.SiLU), Mlp([2, 48, 48, 1], nn.SiLU)
     probe.watch(maker, critic)
     of_maker = torch.optim.Adam(maker.parameters(), lr=8e-3, betas=(0.0, 0.9))
@@ -123,7 +123,7 @@ def variational(generator: torch.Generator) -> Job:
 
 
 class Denoiser(nn.Module):
-    """What noise was added to a point, by the point and the time."""
+    """Predicts the noise that was added to a point, from the point and the time."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Denoiser(nn.Module):
 
 
 def diffusion(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Predicts noise of a random strength; a slow average of the weights is kept, as it is usual."""
+    """Predict noise of random strength; a moving average of the weights is kept."""
     model, loss = Denoiser(), nn.MSELoss()
     probe.watch(model, losses=(loss,))
     averaged = copy.deepcopy(model).requires_grad_(False)
@@ -167,7 +167,7 @@ def denoising(generator: torch.Generator) -> Job:
 
 
 class Coupling(nn.Module):
-    """Half of the numbers scale and shift the other half. Gives the numbers and the volume's logarithm."""
+    """Scale and shift half of the numbers by the other half; return the numbers and the log-determinant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Sparse(nn.Module):
 
 
 class SparseLoss(nn.Module):
-    """The squared error and the size of the features."""
+    """The squared error plus the size of the features."""
 
     def forward(self, outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
         return functional.mse_loss(outputs[0], targets) + 0.05 * outputs[1].abs().mean()
@@ -221,7 +221,7 @@ def sparse_features(generator: torch.Generator) -> Job:
 
 
 def quantised(generator: torch.Generator, probe: Probe) -> list[float]:
-    """A code of the nearest vector of a table, past which gradients are led straight on."""
+    """An autoencoder that replaces each code by its nearest vector of a table; straight-through gradients."""
     inputs, _ = blobs(1600, 4, 16, generator)
     encoder, decoder, codes = Mlp([16, 32, 8]), Mlp([8, 32, 16]), nn.Embedding(16, 8)
     nn.init.normal_(codes.weight, std=0.3)

@@ -60,7 +60,7 @@ def autocast_bfloat16(generator: torch.Generator) -> Job:
 
 
 class Separable(nn.Module):
-    """Convolutions of each channel alone, and of each place alone, in turns."""
+    """Alternating depthwise and pointwise convolutions."""
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def dropout_adamw(generator: torch.Generator) -> Job:
 
 
 class ClassToken(nn.Module):
-    """A vision transformer whose head reads a token of its own."""
+    """A vision transformer with a class token, which its head reads."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def vit_warm_up(generator: torch.Generator) -> Job:
 
 
 class Dice(nn.Module):
-    """One minus the overlap of mask and answer, plus the binary cross-entropy."""
+    """One minus the overlap (Dice) of mask and output, plus the binary cross-entropy."""
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         share = outputs.sigmoid()
@@ -130,7 +130,7 @@ def u_net_dice(generator: torch.Generator) -> Job:
 
 
 class Detector(nn.Module):
-    """Which kind of shape there is, and where its corner is, from features that both heads share."""
+    """Predicts the kind of a shape and the position of its corner, from shared features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def detector(generator: torch.Generator) -> Job:
 
 
 class ImageCoder(nn.Module):
-    """To a small map and back to an image between 0 and 1."""
+    """An autoencoder for images with values between 0 and 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ def mixed_up(generator: torch.Generator) -> Job:
 
 
 def _body(generator: torch.Generator) -> Blocks:
-    """A network that was trained on other images of the same kind."""
+    """Return a network that was trained on other images of the same kind."""
     model = Blocks([16, 32], nn.BatchNorm2d)
     pretrained(model, *shapes(800, 14, generator), steps=80, rate=3e-3)
     model.head = nn.Linear(32, 4)
@@ -253,7 +253,7 @@ def squeeze_and_excitation(generator: torch.Generator) -> Job:
 
 
 class ImageMixer(nn.Module):
-    """Patches, mixed over places and over channels in turns."""
+    """Patches, mixed alternately over places and over channels."""
 
     def __init__(self, width: int = 32, places: int = 49) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ def between_0_and_1(generator: torch.Generator) -> Job:
 
 
 class Larger(nn.Module):
-    """An image of twice the size, as a correction of the one that is only stretched."""
+    """Predicts an image of twice the size, as a correction of the interpolated image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ def super_resolution(generator: torch.Generator) -> Job:
 
 
 def distilled(generator: torch.Generator, probe: Probe) -> list[float]:
-    """A small network learns from the answers of a trained one and from the labels."""
+    """A small network learns from the outputs of a trained network and from the labels."""
     inputs, targets = shapes(800, 14, generator)
     teacher, student = Blocks([24, 48], nn.BatchNorm2d), Blocks([12, 16], nn.BatchNorm2d)
     pretrained(teacher, inputs, targets, steps=100, rate=3e-3)

@@ -46,7 +46,7 @@ def _one(points: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class Siamese(nn.Module):
-    """The distance of two points, by one network for both."""
+    """The distance of two points, computed by one network for both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def siamese(generator: torch.Generator) -> Job:
 
 
 def two_views(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Two noised views of each point must find each other among all others of the batch."""
+    """Two noisy views of each point must match each other among all others of the batch."""
     points, _ = blobs(1200, 8, 16, generator)
     model, loss = Embedder(), nn.CrossEntropyLoss()
     probe.watch(model, losses=(loss,))
@@ -89,7 +89,7 @@ def two_views(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 class Pair(nn.Module):
-    """Encoders of two kinds of inputs, and a temperature that is learned."""
+    """Encoders of two kinds of inputs, and a learned temperature."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Pair(nn.Module):
 
 
 def language_and_image(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Pairs of two kinds of inputs with a common cause, both ways."""
+    """Pairs of two kinds of inputs with a common cause, matched in both directions."""
     hidden = torch.randn(1200, 5, generator=generator)
     sides = [
         (hidden @ torch.randn(5, width, generator=generator)).tanh()
@@ -125,7 +125,7 @@ def language_and_image(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 def by_itself(generator: torch.Generator, probe: Probe) -> list[float]:
-    """A network predicts what its own slow average says of another view; no gradient passes the average."""
+    """A network predicts the output of its moving average for another view; the average gets no gradients."""
     points, _ = blobs(1200, 6, 16, generator)
     online = nn.Sequential(nn.Linear(16, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, 12))
     predictor = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 12))
@@ -152,7 +152,7 @@ def by_itself(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 def prototypes(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Few-shot: each step draws three of twelve classes, and answers by the nearest mean of five samples."""
+    """Few-shot: each step draws 3 of 12 classes, and predicts the class of the nearest mean of 5 samples."""
     centers = 1.2 * torch.randn(12, 16, generator=generator)
     model, loss = Mlp([16, 48, 12]), nn.CrossEntropyLoss()
     probe.watch(model, losses=(loss,))
@@ -172,7 +172,7 @@ def prototypes(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 class Convolution(nn.Module):
-    """Two layers over the edges of one graph."""
+    """Two graph convolutions over the edges of one graph."""
 
     def __init__(self, edges: Tensor, width: int) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Convolution(nn.Module):
 
 
 def _citations(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """(edges, features, classes) of a graph whose neighbours are mostly of one class."""
+    """Return (edges, features, classes) of a graph whose neighbours mostly share a class."""
     of = torch.randint(0, 3, (240,), generator=generator)
     likely = torch.where(of[:, None] == of[None], 0.06, 0.008)
     edges = torch.triu((torch.rand(240, 240, generator=generator) < likely).float(), 1)
@@ -196,7 +196,7 @@ def _citations(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def nodes_of_one_graph(generator: torch.Generator, probe: Probe) -> list[float]:
-    """All nodes at each step; a quarter of them has a label."""
+    """All nodes at each step; a quarter of them has labels."""
     edges, features, of = _citations(generator)
     scale = edges.sum(1).rsqrt()
     model, loss = Convolution(scale[:, None] * edges * scale[None], 20), nn.CrossEntropyLoss()
@@ -214,7 +214,7 @@ def nodes_of_one_graph(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 class GraphAttention(nn.Module):
-    """Each node weighs its neighbours by a score of both."""
+    """Each node weights its neighbours by a score of both nodes."""
 
     apart: Tensor
 
@@ -249,7 +249,7 @@ def graph_attention(generator: torch.Generator) -> Job:
 
 
 def preferences(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Of two items, the one that a user took must get the larger score."""
+    """Of two items, the item that a user chose must get the larger score."""
     taste, kind = (torch.randn(size, 3, generator=generator) for size in (40, 30))
     model = TwoTowers()
     for table in (model.users, model.items):
@@ -272,7 +272,7 @@ def preferences(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 class Sets(nn.Module):
-    """The same network for each member, their sum, and another network."""
+    """The same network for each member, a sum over members, and another network."""
 
     def __init__(self) -> None:
         super().__init__()

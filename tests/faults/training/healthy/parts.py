@@ -1,4 +1,4 @@
-"""What several healthy trainings share: schedules of the rate, loss modules, small models."""
+"""Shared parts of healthy trainings: learning rate schedules, loss modules, small models."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Play = Callable[[torch.Generator, "Probe"], list[float]]
 
 
 class Probe:
-    """A hook that may be None: what a loop registers, and the losses that it computes without a module."""
+    """Wrapper of a hook that may be None. Registers modules, and records losses that have no module."""
 
     def __init__(self, hook: object | None) -> None:
         self._hook = hook
 
     def watch(self, *modules: nn.Module, losses: Sequence[nn.Module] = ()) -> None:
-        """Registers models and modules that compute losses."""
+        """Register models and modules that compute losses."""
         for module in modules:
             self._call("register_module", module)
         for loss in losses:
             self._call("register_loss", loss)
 
     def loss(self, name: str, value: Tensor) -> None:
-        """Records a loss that a function has computed."""
+        """Record a loss that a function has computed."""
         self._call("record_tensor_value", name, value)
 
     def _call(self, method: str, *values: object) -> None:
@@ -51,7 +51,7 @@ class Probe:
 
 
 def looped(play: Play, *, gain: float) -> Make:
-    """A training with a loop of its own. gain: by which share its measure must fall."""
+    """Return a training with its own loop. gain: the fraction by which its measure must fall."""
 
     def make(generator: torch.Generator) -> Loop:
         return Loop(play=lambda hook: play(generator, Probe(hook)), gain=gain)
@@ -60,7 +60,7 @@ def looped(play: Play, *, gain: float) -> Make:
 
 
 def warm_up_and_cosine(warm_up: int, steps: int) -> Callable[[int], float]:
-    """Factor of the rate: rises from 1/warm_up, then falls to nearly nothing along a cosine."""
+    """Return the factor of the rate: rises from 1/warm_up to 1, then falls to almost 0 along a cosine."""
 
     def rate(step: int) -> float:
         if step < warm_up:
@@ -71,12 +71,12 @@ def warm_up_and_cosine(warm_up: int, steps: int) -> Callable[[int], float]:
 
 
 def warm_up_and_linear(warm_up: int, steps: int) -> Callable[[int], float]:
-    """Factor of the rate that rises from 0, which is the rate of the first step, and falls along a line."""
+    """Return the factor of the rate: rises from 0, at the first step, to 1, then falls linearly to 0."""
     return lambda step: min(step / warm_up, max(0.0, (steps - step) / (steps - warm_up)))
 
 
 def one_cycle(steps: int, start: float = 0.04) -> Callable[[int], float]:
-    """Factor of the rate that rises for a third of the steps, and then falls to a hundredth of its start."""
+    """Return the factor of the rate: rises for a third of the steps, then falls to a hundredth of `start`."""
     top = steps // 3
 
     def rate(step: int) -> float:
@@ -138,7 +138,7 @@ class WithoutClass(nn.Module):
 
 
 def pretrained(model: nn.Module, inputs: Tensor, targets: Tensor, *, steps: int, rate: float) -> None:
-    """Trains a classifier without a hook: the training before the one that is recorded."""
+    """Train a classifier without a hook, as the training before the recorded one."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for step in range(steps):
         rows = torch.arange(step * 32, step * 32 + 32) % len(targets)

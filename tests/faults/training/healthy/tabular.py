@@ -47,7 +47,7 @@ def wide_with_dropout(generator: torch.Generator) -> Job:
 
 
 def tiny(generator: torch.Generator) -> Job:
-    """Eight units learn in which quadrants the product of two numbers is above zero."""
+    """Eight units learn in which quadrants the product of two numbers is positive."""
     inputs = 3 * torch.rand(1600, 2, generator=generator) - 1.5
     wanted = (inputs[:, :1] * inputs[:, 1:] > 0).float()
     model, loss = Mlp([2, 8, 1], nn.Tanh), nn.BCEWithLogitsLoss()
@@ -96,7 +96,7 @@ def hinge(generator: torch.Generator) -> Job:
 
 
 def support_vectors(generator: torch.Generator) -> Job:
-    """A linear model with the hinge loss on two classes that are far from each other: the loss reaches 0."""
+    """A linear model with the hinge loss on two well separated classes: the loss reaches 0."""
     inputs = torch.randn(1200, 6, generator=generator)
     signs = torch.randint(0, 2, (1200, 1), generator=generator).float() * 2 - 1
     inputs[:, :1] += 4 * signs
@@ -127,7 +127,7 @@ def quantiles(generator: torch.Generator) -> Job:
 
 
 class Shared(nn.Module):
-    """Two answers from features that both share."""
+    """Two outputs from shared features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def multi_task(generator: torch.Generator) -> Job:
 
 
 class Experts(nn.Module):
-    """Four small networks, mixed by the probabilities that a fifth one gives."""
+    """Four small networks, mixed by the probabilities of a fifth network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def accumulated(generator: torch.Generator) -> Job:
 
 
 class Categories(nn.Module):
-    """Numbers next to vectors of three categories."""
+    """Numbers concatenated with embeddings of three categories."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ def decoupled_decay(generator: torch.Generator) -> Job:
 
 
 def batch_of_everything(generator: torch.Generator, probe: Probe) -> list[float]:
-    """L-BFGS on all rows at once, which evaluates its closure several times for each step."""
+    """L-BFGS on all rows at once, which evaluates its closure several times per step."""
     inputs, targets = tables(400, 6, generator)
     model, loss = Mlp([6, 24, 1], nn.Tanh), nn.MSELoss()
     probe.watch(model, losses=(loss,))
@@ -274,7 +274,7 @@ def batch_of_everything(generator: torch.Generator, probe: Probe) -> list[float]
 
 
 def equation(generator: torch.Generator, probe: Probe) -> list[float]:
-    """A network that solves y' = -2 y, y(0) = 1: its loss holds a gradient of its own output."""
+    """A network that solves y' = -2 y, y(0) = 1: its loss contains a gradient of its own output."""
     model = Mlp([1, 32, 32, 1], nn.Tanh)
     probe.watch(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -294,7 +294,7 @@ def equation(generator: torch.Generator, probe: Probe) -> list[float]:
 
 
 def perturbed_first(generator: torch.Generator, probe: Probe) -> list[float]:
-    """Sharpness-aware: two backward passes for each step, the second at weights that were moved uphill."""
+    """Sharpness-aware: two backward passes per step, the second at weights that were moved uphill."""
     inputs, targets = blobs(1200, 4, 16, generator)
     model, loss = Mlp([16, 48, 4]), nn.CrossEntropyLoss()
     probe.watch(model, losses=(loss,))

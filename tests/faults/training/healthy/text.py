@@ -72,7 +72,7 @@ def tied_transformer(generator: torch.Generator) -> Job:
 
 
 class Translator(nn.Module):
-    """One GRU reads, another GRU writes and gets the correct previous word in each step."""
+    """One GRU reads; another GRU writes, and gets the correct previous word in each step."""
 
     def __init__(self, words: int = 16, width: int = 48) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def bag_adagrad(generator: torch.Generator) -> Job:
 
 
 class SkipGram(nn.Module):
-    """Which words stand next to which: the products of a word's vector with those of others."""
+    """Predicts neighbouring words from the products of word vectors."""
 
     def __init__(self, words: int = 40, width: int = 16) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def skip_gram(generator: torch.Generator) -> Job:
 
 
 class Recurrent(nn.Module):
-    """A plain recurrent layer of tanh, and a head on its last state."""
+    """A plain tanh RNN with a head on its last state."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def rnn_rmsprop(generator: torch.Generator) -> Job:
 
 
 class Tagger(nn.Module):
-    """A tag for each word, from an LSTM that reads in both directions."""
+    """A tag for each word, from a bidirectional LSTM."""
 
     def __init__(self, words: int = 30, width: int = 24) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def tagger(generator: torch.Generator) -> Job:
 
 
 class Masked(nn.Module):
-    """Predicts the words that are hidden, from those on both sides."""
+    """Predicts masked words from the words on both sides."""
 
     def __init__(self, words: int = 25, width: int = 32) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def masked_words(generator: torch.Generator) -> Job:
 
 
 class TextCnn(nn.Module):
-    """Convolutions of three widths over words, the largest answer of each, and dropout."""
+    """Convolutions of three widths over words, max pooling over time, and dropout."""
 
     def __init__(self, words: int = 60, width: int = 24) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ def text_cnn_adadelta(generator: torch.Generator) -> Job:
 
 
 def letters_sgd(generator: torch.Generator) -> Job:
-    """Plain SGD with a large rate, as it is usual for recurrent models, lowered twice."""
+    """Plain SGD with a large learning rate, as is usual for recurrent models, lowered twice."""
     inputs, targets = tokens(1200, 12, 24, generator)
     rate = lambda step: 1.0 if step < 160 else 0.5 if step < 220 else 0.25  # noqa: E731
     loss = nn.CrossEntropyLoss()

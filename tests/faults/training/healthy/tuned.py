@@ -1,4 +1,4 @@
-"""Healthy trainings of a small encoder that was trained before: as a whole, by adapters, by a prompt."""
+"""Healthy fine-tunings of a small pretrained encoder: full, by adapters, by a prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TUNED"]
 
 
 class Attention(nn.Module):
-    """Self-attention as in BERT: queries, keys and values have layers of their own, each with a bias."""
+    """Self-attention as in BERT: queries, keys and values have separate layers, each with a bias."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Bert(nn.Module):
-    """Two layers of an encoder, normalised after each part, and a head on the first word."""
+    """Two layers of an encoder with post-normalisation, and a head on the first word."""
 
     def __init__(self, words: int = 60, width: int = 32, classes: int = 2) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Bert(nn.Module):
 
 
 def _pretrained_bert(generator: torch.Generator) -> Bert:
-    """Trained on another task over the same words."""
+    """Return an encoder that was trained on another task with the same words."""
     model = Bert(classes=3)
     ids, tilt = sequences(1200, 16, 60, generator)
     pretrained(model, ids, tilt + (ids[:, 0] > 30), steps=80, rate=3e-3)
@@ -89,7 +89,7 @@ def bert_fine_tuned(generator: torch.Generator) -> Job:
 
 
 class Adapted(nn.Module):
-    """A frozen layer with a correction of low rank that starts at zero."""
+    """A frozen layer with a low-rank correction that starts at zero."""
 
     def __init__(self, base: nn.Linear, rank: int = 4) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def low_rank_adapters(generator: torch.Generator) -> Job:
 
 
 class Prompted(nn.Module):
-    """A frozen encoder that gets vectors in front of the words; they and the head are trained."""
+    """A frozen encoder with trained vectors in front of the words, and a trained head."""
 
     def __init__(self, body: Bert) -> None:
         super().__init__()
