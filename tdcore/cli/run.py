@@ -1,4 +1,4 @@
-"""tdcore run: its entry in the list of commands. cli.main calls launch/run.py for the command itself."""
+"""Entry of `tdcore run` in the list of commands. cli.main calls launch/run.py to run the command."""
 
 from __future__ import annotations
 

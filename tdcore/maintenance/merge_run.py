@@ -1,4 +1,4 @@
-"""Merges the small files of a run whose writer has ended, with the code of the flusher.
+"""Merge the small files of a run whose writer has ended, with the code of the flusher.
 
 A flusher merges files while it writes. A flusher that is killed at the end of a run leaves small files. A
 merge may be interrupted at every step: readers find each row exactly once before, during and after it, and
@@ -55,7 +55,7 @@ def merge_run(
         The results, by attempt and worker.
 
     Raises:
-        RunNotFound: the folder holds no run.
+        RunNotFound: the folder contains no run.
         ConfigError: the run is in a bucket.
         SinkError: the folder cannot be read or written.
     """

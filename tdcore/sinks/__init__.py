@@ -85,7 +85,7 @@ def open_sink(url: str) -> Sink:
     Nothing is created before the first put.
 
     Raises:
-        UnsupportedFeature: Another scheme.
+        UnsupportedFeature: The URL has another scheme.
         ConfigError: The options are invalid.
     """
     if is_remote(url):

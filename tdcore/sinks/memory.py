@@ -75,7 +75,7 @@ class MemorySink:
             self.objects.pop(key, None)
 
     def clean(self, prefix: str) -> None:
-        """See Sink.clean. A put here never leaves anything unfinished."""
+        """See Sink.clean. A put in memory leaves no unfinished object."""
         check_prefix(prefix)
         self._inject("clean", prefix)
 
