@@ -88,7 +88,7 @@ class InvalidCollectionConfiguration(ConfigError):
 
 
 class UnsupportedFeature(ConfigError, NotImplementedError):
-    """A documented argument is not supported by this version. It is never ignored."""
+    """A documented argument is not supported by this version, and is never ignored."""
 
 
 class CaptureError(TdcoreError):

@@ -85,7 +85,7 @@ class SinkContract:
         assert sink.list("attempts/") == ["attempts/0000"]
 
     def test_of_many_who_put_new_exactly_one_wins(self, sink: Sink) -> None:
-        """The object is that of the only writer that got True."""
+        """The object has the data of the only writer that got True."""
         won: list[bytes] = []
         start = threading.Barrier(8)
 

@@ -98,7 +98,7 @@ class Command(Notifier):
         self._cancelled = True
 
     def _wait(self, program: Program, tail: OutputTail) -> int:
-        """Wait for the exit status. The output is read meanwhile, so that the program never blocks on it."""
+        """Wait for the exit status. The output is read during the wait, so that the program never blocks."""
         deadline = time.monotonic() + self._timeout
         try:
             while program.poll() is None:
@@ -172,7 +172,7 @@ def _checked(argv: object, *, shell: bool) -> list[str]:
 
 
 def _secrets(words: Sequence[str]) -> list[str]:
-    """The arguments, and their parts that do not look like words of a language."""
+    """The arguments, and parts of arguments that are probably secrets."""
     parts = (part for word in words for part in re.split(r"[\s'\"=;|&<>()]+", word))
     return [*words, *(part for part in parts if len(part) >= _LONG_PART or re.search("[0-9]", part))]
 

@@ -108,7 +108,7 @@ class Topic(Notifier):
 
 
 class Email(Topic):
-    """Send new findings to an e-mail address. Its owner must confirm once, with a link that AWS sends.
+    """Send new findings to an e-mail address, whose owner must confirm once, with a link that AWS sends.
 
     Args:
         address: The address; its case is kept.

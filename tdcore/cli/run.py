@@ -10,7 +10,7 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def command(context: typer.Context) -> None:
-    """Run a training script as it is and record its training.
+    """Run a training script without changes and record its training.
 
     Example: [bold]tdcore run --out runs/demo train.py --lr 0.1[/]
     """

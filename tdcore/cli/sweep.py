@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    "Exit codes: that of the worst run. 1 an issue was found. 3 a rule could not be evaluated or failed, or "
-    "a run cannot be read. 4 no issue so far, and a run has not ended. 0 no issue. 2 wrong usage."
+    "Exit codes: the code of the worst run. 1 an issue was found. 3 a rule could not be evaluated or "
+    "failed, or a run cannot be read. 4 no issue so far, and a run has not ended. 0 no issue. 2 wrong usage."
 )
 
 

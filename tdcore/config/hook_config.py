@@ -31,7 +31,7 @@ class HookConfig:
         collections: Collections with their own settings. They are saved even if include_collections does not
             name them.
         dry_run: Count tensors and bytes, and write nothing.
-        rules: Rules of the run as text. They are only stored in run.json, for `tdcore rules run`
+        rules: Rules of the run as text. The rules are only stored in run.json, for `tdcore rules run`
             (hooks/rule_capture.py adds their collections).
     """
 

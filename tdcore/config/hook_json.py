@@ -11,10 +11,10 @@
 
 Values are strings or JSON values of the right type; lists are comma-separated strings (whose patterns contain
 no comma) or JSON lists. A collection inherits missing parameters from HookParameters, one by one, and its
-module_regex is that of CollectionConfig. The path of the file is the argument, TDCORE_CONFIG,
-SMDEBUG_CONFIG_FILE_PATH, or SageMaker's default path, in this order. An unknown key has no effect and
-logs a warning with the most similar key; any other error raises ConfigError with the file and the key.
-Functions without state; any thread.
+module_regex has the meaning of CollectionConfig.module_regex. The path of the file is the argument,
+TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, or SageMaker's default path, in this order. An unknown key has no
+effect and logs a warning with the most similar key; any other error raises ConfigError with the file and the
+key. Functions without state; any thread.
 """
 
 from __future__ import annotations

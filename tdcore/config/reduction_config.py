@@ -81,7 +81,7 @@ class ReductionConfig:
         """Create an object from the result of to_json_dict(), of tdcore or of smdebug. Raises ConfigError.
 
         "reductions" may be a list, or names with commas between them. Names such as "abs_mean", "l2_norm" and
-        "abs_l2_norm" in it belong to the other three lists.
+        "abs_l2_norm" belong to the other three lists.
         """
         lists = ("reductions", "abs_reductions", "norms", "abs_norms")
         checks.known_names("ReductionConfig", params, (*lists, "save_raw_tensor", "save_shape"))

@@ -4,7 +4,7 @@ read_text, parse_document   the text of a file; the plain values in YAML or JSON
 mapping, items, check_keys  objects and lists of a document, and their keys
 within                      adds the place to the front of an error
 Kind, FLAG, WHOLE, ...      kinds of values; a reader has a table of settings and their kinds
-kind_of                     the kind for a type hint, such as that of a dataclass field
+kind_of                     the kind for a type hint, such as the hint of a dataclass field
 
 Every error is a ConfigError whose message has the place, the invalid value and the valid values.
 Functions without state; any thread.
@@ -90,7 +90,7 @@ TEXT = Kind("a text", str)
 
 
 def kind_of(hint: Any) -> Kind:
-    """The kind for a type hint: the first of bool, int and float in it, otherwise text.
+    """The kind for a type hint: bool, int or float if the hint contains one of them, otherwise text.
 
     If the hint contains None, "none" and "" are converted to None.
     """

@@ -205,7 +205,7 @@ def parse_run(data: bytes, where: str) -> Run:
     """Parse run.json. Raises RunCorrupt, UnsupportedFormat."""
     fields = Fields(parse_json(data, where), where)
     if "format" not in fields.document:
-        raise RunCorrupt(f"{where} is not that of a tdcore run: it has no field 'format'")
+        raise RunCorrupt(f"{where} is not the file of a tdcore run: it has no field 'format'")
     check_format(fields, where)
     run_id = fields.text("run_id")
     if not 0 < len(run_id) <= _MAX_ID_CHARS:

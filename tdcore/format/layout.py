@@ -116,7 +116,7 @@ STATISTICS_COLUMNS = (
 )
 
 _MAX_DOCUMENT_BYTES = 64 << 20
-_MAX_COLLECTIONS_BYTES = 256 << 20  # the names of all attempts' tensors are in it
+_MAX_COLLECTIONS_BYTES = 256 << 20  # it has the names of the tensors of all attempts
 _MAX_CONTROL_BYTES = 1 << 20
 _MAX_TICKET = 10**12 - 1
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"

@@ -42,7 +42,7 @@ Examples:
   torchrun --nproc-per-node 2 -m tdcore.run train.py
 
 Options of tdcore come before the script. All arguments after the script are passed to the script.
-The exit code is that of the script, or 2 if the usage was wrong and the script was not started."""
+Exit codes: 0 and others are the codes of the script. 2 also for wrong usage, before the script starts."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -192,7 +192,7 @@ def _parts(text: str) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tdcore run",
-        description="Run a training script as it is and record its training.",
+        description="Run a training script without changes and record its training.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

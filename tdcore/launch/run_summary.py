@@ -78,7 +78,7 @@ def _size(place: str, attempt: int) -> str:
     try:
         for part in () if is_remote(place) else ("index", "data"):
             total += _bytes_of(os.path.join(place, part, worker_name(0)), f"{attempt:04d}-")
-    except OSError:  # the folder is gone, or a merged file was removed just now
+    except OSError:  # the folder, or a merged file, was just removed
         return ""
     if not total:
         return ""

@@ -48,7 +48,7 @@ def merge_run(
 
     Args:
         run: the folder.
-        gone: the caller confirms that processes on other machines have ended; this cannot be checked here.
+        gone: the caller confirms that processes on other machines have ended, which is not checked.
         done: called with each result.
 
     Returns:
@@ -98,7 +98,7 @@ def _merge_worker(root: Path, sink: Sink, worker: str, attempt: int, *, gone: bo
 
 
 def _writer(sink: Sink, worker: str, attempt: int, *, gone: bool) -> str:
-    """Why the worker's files may still be written; "" when its process is gone."""
+    """Why the worker's files may still be written; "" if its process has ended."""
     from tdcore.trial.documents import claimed_process, read_claim
 
     claim: Mapping[str, Any] = read_claim(sink, worker, attempt)

@@ -191,7 +191,7 @@ def _remove_files(root: str, chosen: Callable[[str], bool], removed: Removed) ->
 
 
 def _remove_below(folder: int, prefix: str, chosen: Callable[[str], bool], removed: Removed) -> None:
-    """Remove all files except run.json. folder: a descriptor. prefix: of its keys."""
+    """Remove all files except run.json. folder: a descriptor. prefix: its key prefix."""
     with os.scandir(folder) as listing:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
     for name, is_folder in entries:

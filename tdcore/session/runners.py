@@ -123,7 +123,7 @@ class ProcessRunner:
 
 
 class ThreadRunner:
-    """The flusher on the supervisor's thread, if processes are forbidden. It ends with the trainer."""
+    """The flusher on the supervisor's thread, which ends with the trainer, if processes are forbidden."""
 
     def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
         self._ring = ring

@@ -64,7 +64,7 @@ class Session:
 
     Args:
         out_dir: A folder, or s3://bucket/prefix with options (see S3Options). Earlier attempts and files of
-            other programs in it stay as they are.
+            other programs are not changed.
         worker: Name of this process within the job.
         workers: Names of all capturing processes of the job, stored in run.json.
         configuration: JSON values, stored in run.json.

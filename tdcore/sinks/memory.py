@@ -16,7 +16,7 @@ class MemorySink:
     Attributes:
         fault: Called as fault(operation, key) before each operation ("put", "put_new", "get", "tail",
             "get_ranges", "list", "delete" or "clean"). Its exceptions are raised, so a test can make
-            operations fail, delay or count them. It may be set at any time.
+            operations fail, delay or count them. The attribute may be set at any time.
     """
 
     def __init__(self) -> None:

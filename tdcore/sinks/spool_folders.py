@@ -36,7 +36,7 @@ def attempt_spool(spools: Path, attempt: int, run_id: str) -> Path:
 
 
 def journal_path(spool: Path) -> Path:
-    """The journal of an attempt's flushers, in its spool. It exists until the last flusher ends normally."""
+    """The journal of an attempt's flushers, in its spool, which exists until a flusher ends normally."""
     return spool / "journal"
 
 

@@ -1,8 +1,8 @@
 """Escaping of text from a run for a terminal or a log: names, reasons, notes and paths are untrusted.
 
 Escape sequences move the cursor, change the title of a window or hide earlier text; direction marks display
-another name; a line break makes one name look like two lines. All of them are replaced by Python's escapes.
-Pure functions, any thread.
+another name; a line break makes one name look like two lines. All of these characters are replaced by
+Python's escapes. Pure functions, any thread.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class GlobalTensor:
     def value(self) -> Array:
         """The values of the whole tensor, read-only.
 
-        Raises TensorUnavailableForStep if they cannot be assembled. Its reason is "incomplete",
+        Raises TensorUnavailableForStep if the values cannot be assembled. Its reason is "incomplete",
         "copies_differ", "partial", "disagree", or the reason why the values of a part are missing.
         """
         shards = self.shards

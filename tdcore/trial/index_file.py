@@ -220,7 +220,7 @@ def _source(sink: Sink, root: Path | None, key: str) -> Any:
                 if size >= _MAPPED_BYTES:
                     return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)))
         except FileNotFoundError as error:
-            raise SinkKeyError(f"{key} is gone") from error
+            raise SinkKeyError(f"{key} does not exist any more") from error
         except UnsafeFile:
             raise
         except OSError:

@@ -45,7 +45,7 @@ _EXACT = (
     "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max", "abs_min", "abs_max",
 )  # fmt: skip
 _ROUNDED = ("abs_sum", "square_sum")
-_TOLERANCE = 1e-9  # of sums of the same values, added in another order
+_TOLERANCE = 1e-9  # relative difference of sums of the same values in another order
 
 
 def merged_table(index: Index, captures: Captures, columns: Sequence[str] | None = None) -> pa.Table:

@@ -187,7 +187,7 @@ class RunProgress:
     def waiting_for(self, attempt: int, step: int, row: int | None = None) -> list[str]:
         """The workers that may still add to a step of the attempt.
 
-        step: its common step. row: any row of the step in the index; None if no row of it was read.
+        step: its common step. row: any row of the step in the index; None if no row was read.
         """
         if attempt < self.latest_attempt or self.status != "running":
             return []
@@ -291,7 +291,7 @@ class RunProgress:
         return {home: self._claim_contents[home] for home in homes}
 
     def _vanished(self, attempt: int) -> bool:
-        """Whether the process is gone and no rows have arrived for a while, as after a power failure."""
+        """Whether the process has ended and no rows have arrived for a while, as after a power failure."""
         entry = self._entry(attempt)
         mine = [frontier for (number, _), frontier in self._frontiers.items() if number == attempt]
         if entry is None or not self._is_silent(attempt, mine):

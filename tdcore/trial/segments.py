@@ -115,7 +115,7 @@ class MappedSegments:
         except UnsafeFile:
             raise
         except FileNotFoundError as error:
-            raise SinkKeyError(f"{key} is gone") from error
+            raise SinkKeyError(f"{key} does not exist any more") from error
         except (OSError, ValueError) as error:  # ValueError: too large to map on this machine
             reason = error.strerror if isinstance(error, OSError) else error
             raise RunCorrupt(f"{key} cannot be read: {reason}; check its owner and mode") from error

@@ -25,8 +25,8 @@ _MOVES = 20  # maximum number of merges of the segment between the search and th
 def read_values(index: Index, payloads: Payloads, rows: Rows, what: str) -> npt.NDArray[Any]:
     """The values of one capture. Read-only.
 
-    Small segments are merged while the run is written. If a segment is gone, the new place of its bytes is
-    read from the index.
+    Small segments are merged while the run is written. If a segment was deleted, the new place of its bytes
+    is read from the index.
 
     Args:
         index: The index of the run.

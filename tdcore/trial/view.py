@@ -8,7 +8,7 @@ Workers: steps are common steps (common_steps.py). Two workers can still have di
 number, if only rank 1 evaluates while rank 0 trains. The number then means the step of the first worker, by
 rank, that has it; the other step is found by mode and mode step.
 
-`update` follows the growing index. It reads new rows only, unless rows that were read before were renumbered.
+`update` follows the growing index. Only new rows are read, unless rows that were read before were renumbered.
 Threads: an object belongs to one Trial.
 """
 
@@ -192,7 +192,7 @@ class View:
         first = starts_of(steps[order])
         self._step_rows = self._mode_rows[order[first]]
         self._steps = steps[order[first]]
-        speaker = order[first][np.cumsum(first) - 1]  # of each row, in this order
+        speaker = order[first][np.cumsum(first) - 1]  # the representing row of each row, in this order
         hidden = (ranks[order] > ranks[speaker]) & (is_global[order] == is_global[speaker])
         modes, steps = index.column("mode")[self._mode_rows[order[hidden]]], steps[order[hidden]]
         self._hidden = {mode: steps[modes == mode] for mode in distinct(modes)}

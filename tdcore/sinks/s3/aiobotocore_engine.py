@@ -1,4 +1,4 @@
-"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous AWS SDK. It supports every option of AWS.
+"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous AWS SDK, which supports every option of AWS.
 
 aiobotocore accepts files but no lists of buffers, so large objects are passed as a file that reads from the
 buffers. The payload is not signed. Its checksum is computed before the upload, sent with the payload, and

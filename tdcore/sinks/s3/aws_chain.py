@@ -27,7 +27,8 @@ _MAX_CREDENTIALS_AGE = timedelta(seconds=60)  # maximum age before the client re
 class AwsChain:
     """Settings for one place, from its options and the chain.
 
-    endpoint_url: None is AWS. path_style: the URL has the bucket in its path. session: of botocore, or None.
+    endpoint_url: None means AWS. path_style: the bucket is in the path of the URL. session: botocore's, or
+        None.
     """
 
     endpoint_url: str | None

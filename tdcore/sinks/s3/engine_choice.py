@@ -46,7 +46,7 @@ def choose_engine(options: S3Options) -> tuple[str, str]:
         return "obstore", "It costs the least CPU time per byte and supports all given options."
     if cannot["obstore"]:
         return "aiobotocore", f"The other engine cannot be used: {cannot['obstore']}."
-    return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not."
+    return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not installed."
 
 
 async def open_engine(place: S3Place, *, region: str | None = None) -> S3Engine:
