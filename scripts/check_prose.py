@@ -63,6 +63,7 @@ BANNED = {
     r"goes? before|go before": '"has priority over"',
     r"came to nothing|come to nothing": '"failed"',
     r"somebody|nobody": "the noun: a process, a user",
+    r"end points?": '"endpoint"',
     r"(?<!there\s)(?:is|are|was|were) no (?!longer|more|less|larger)\w+": '"is not a ..."',
 }
 _BANNED = [

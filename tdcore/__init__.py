@@ -1,6 +1,6 @@
-"""tdcore: records tensors of a training run at almost no cost, and finds faults of the training.
+"""tdcore: capture of the tensors of a training run at almost no cost, and search for faults of the training.
 
-The names below load on first use, so `import tdcore` is fast and imports no framework.
+Names load on first use, so `import tdcore` is fast and imports no framework.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tdcore.config.settings import apply_log_level
 
-# Loaded immediately: `modes` has the name of its module, so a later import of the module would replace it.
-# The module is small.
+# `modes` is loaded immediately: the module has the same name, so a later import of the module would replace
+# the name.
 from tdcore.modes import ModeKeys, modes
 
 if TYPE_CHECKING:

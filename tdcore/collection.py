@@ -1,4 +1,4 @@
-"""Former place of the names of collections, which are in tdcore.config. Kept for scripts; warns on use."""
+"""Deprecated alias of tdcore.config for scripts. Each use of a name raises a DeprecationWarning."""
 
 from __future__ import annotations
 

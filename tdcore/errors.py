@@ -6,10 +6,11 @@
     │   └── UnsupportedFeature                   a documented argument that this version does not support
     ├── CaptureError                             the capture could not start or was disabled
     │   └── FlusherError                         the flusher could not start or restart
-    ├── RunError                                 reading a run
+    ├── RunError                                 a run cannot be read as requested
     │   ├── RunNotFound (also FileNotFoundError) there is no run at this place
-    │   ├── RunCorrupt                           its bytes do not match the format or their checksum
-    │   │   ├── UnsupportedFormat                it was written in another version of the format
+    │   ├── RunCorrupt                           the bytes of the run do not match the format or their
+        checksum
+    │   │   ├── UnsupportedFormat                the run was written in another version of the format
     │   │   └── UnsafeFile (also SinkError)      a file of the run is a link, a FIFO or a device, or too large
     │   ├── MissingCollectionFiles               nothing was saved: no data, no collections
     │   ├── InvalidWorker                        no such worker in this run
@@ -24,15 +25,15 @@
     ├── SinkError                                a folder or bucket failed; .kind is the reason
     │   └── SinkKeyError (also FileNotFoundError)  no object under this key
     ├── ActionError                              an action on findings failed
-    ├── RuleError                                rules
+    ├── RuleError                                errors of rules
     │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
     │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
     └── StopTraining                             raised in the training script after a stop request
 
-Messages name the fault, its place, the value and the remedy. Errors of other libraries are converted in one
-place each, with ``raise ... from``. Threads: exceptions are plain values without state or locks.
+Messages name the fault, its place, the value and the remedy. Errors of each other library are converted in
+one place, with ``raise ... from``. Any thread may use an exception.
 """
-# ruff: noqa: N818 -- names without an Error suffix are those of the older library, so that its scripts work.
+# ruff: noqa: N818 -- names without an Error suffix are those of smdebug, so that its scripts work.
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ class TdcoreError(Exception):
 
 
 class ConfigError(TdcoreError, ValueError):
-    """A configuration, an argument or a pattern is invalid; the message has the valid values."""
+    """A configuration, an argument or a pattern is invalid. The message lists the valid values."""
 
 
 class InvalidCollectionConfiguration(ConfigError):
@@ -87,7 +88,7 @@ class InvalidCollectionConfiguration(ConfigError):
 
 
 class UnsupportedFeature(ConfigError, NotImplementedError):
-    """A documented argument is not supported by this version. It is never ignored."""
+    """A documented argument is not supported by this version, and is never ignored."""
 
 
 class CaptureError(TdcoreError):
@@ -99,7 +100,7 @@ class FlusherError(CaptureError):
 
 
 class RunError(TdcoreError):
-    """Base of the errors of reading a run."""
+    """Base of the errors that readers of a run raise."""
 
 
 class RunNotFound(RunError, FileNotFoundError):
@@ -115,7 +116,7 @@ class UnsupportedFormat(RunCorrupt):
 
 
 class MissingCollectionFiles(RunError):
-    """Nothing was saved in this run: it has neither tensors nor collections."""
+    """No data was saved in this run, which has neither tensors nor collections."""
 
 
 class InvalidWorker(RunError, KeyError):
@@ -155,7 +156,7 @@ class NoMoreData(RunError):
 
 
 class StepUnavailable(RunError):
-    """Nothing was saved at this step, and nothing will be.
+    """No tensor was or will be saved at this step.
 
     step, mode: the requested step and its mode; the step is counted within the mode.
     """
@@ -165,7 +166,7 @@ class StepUnavailable(RunError):
 
 
 class StepNotYetAvailable(RunError):
-    """The step is not in the run yet; it may still be written while the run continues.
+    """The step is not in the run yet, and may still be written while the run continues.
 
     step, mode: the requested step and its mode; the step is counted within the mode.
     """
@@ -206,7 +207,7 @@ class TensorUnavailableForStep(RunError):
 
     @property
     def has_reductions(self) -> bool:
-        """The same as has_statistics; its name in the older library."""
+        """The same as has_statistics, under smdebug's name."""
         return self.has_statistics
 
 
@@ -303,7 +304,7 @@ class StopTraining(TdcoreError):
 
     Attributes:
         reason: The reason in the request.
-        step: Global step at which it was raised.
+        step: Global step at which the exception was raised.
         mode, mode_step: The mode of that step, and its number within the mode.
         requested_by: The rule or tool that sent the request.
     """

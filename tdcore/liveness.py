@@ -10,16 +10,16 @@ _SLACK_SECONDS = 60.0  # between the start of a process and its first file; cloc
 
 
 def process_is_gone(host: str, pid: int, noted_ns: int) -> bool | None:
-    """Whether a process of a run has ended. A zombie has ended.
+    """Whether a process of a run has ended. A zombie process counts as ended.
 
     Args:
         host: The machine of the process.
-        pid: The number of the process. If the current process with this number started after `noted_ns`, the
-            number was reused, so the process of the run has ended.
+        pid: The process ID. If the current process with this ID started after `noted_ns`, the ID was reused,
+            so the process of the run has ended.
         noted_ns: Time at which a file recorded the process.
 
     Returns:
-        None for processes of other machines, and for pid 0.
+        None for a process of another machine, and for pid 0.
     """
     if pid == 0 or host != socket.gethostname():
         return None

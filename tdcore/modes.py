@@ -1,6 +1,6 @@
 """Modes: whether the training script trains, evaluates or predicts when a tensor is captured.
 
-As in the older library: `from tdcore import modes` and `modes.TRAIN`.
+Scripts for smdebug use the same names: `from tdcore import modes` and `modes.TRAIN`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["ModeKeys", "modes"]
 
 
 class ModeKeys(Enum):
-    """The values are stored in records and must not change; the names are stored in the index."""
+    """Mode of a step. Records store the values, which must not change; the index stores the names."""
 
     TRAIN = 1
     EVAL = 2

@@ -1,4 +1,4 @@
-"""`python -m tdcore.run`, the form of the command `tdcore run` for torchrun (launch/run.py)."""
+"""Entry point of `python -m tdcore.run`, the same command as `tdcore run`, for torchrun (launch/run.py)."""
 
 from __future__ import annotations
 

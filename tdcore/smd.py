@@ -1,14 +1,14 @@
-"""All names of the older library, smdebug, in one module: `import tdcore.smd as smd`.
+"""All names of smdebug in one module: `import tdcore.smd as smd`.
 
     import tdcore.smd as smd                     # was: import smdebug.pytorch as smd
     from tdcore.smd import modes, get_hook       # was: from smdebug import modes; ... import get_hook
 
     hook = smd.get_hook(create_if_not_exists=True)
-    trial = smd.create_trial("runs/demo")        # waits for the run, values can be written to
+    trial = smd.create_trial("runs/demo")        # waits for the run; arrays are writable
 
-All names are those of tdcore, except create_trial, LocalTrial and S3Trial, which open a run like the older
-library (tdcore/trial/older_trials.py). docs/moving.md has the differences of meaning. Names load on first
-use, so reading a run imports no framework. Threads: any.
+All names are those of tdcore, except create_trial, LocalTrial and S3Trial, which have smdebug's arguments and
+results (tdcore/trial/older_trials.py). docs/moving.md lists the differences between tdcore and smdebug. Names
+load on first use, so reading a run imports no framework. Threads: any.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Statistics of one tensor from a single pass over its values.
 
 `tensor_stats(x)` reads any tensor in host memory; `TensorStats` holds the result. Statistics describe the
-finite values; NaN and Inf are counted separately. So there are two values of each reduction:
+finite values; NaN and Inf are counted separately. Each reduction therefore has two values:
 
     stats.mean               mean of the finite values: still useful if one element of a million is NaN
     stats.reduction("mean")  the result of NumPy: NaN if there is a NaN, Inf if there is an Inf
 
-merge_stats([a, b]) returns the statistics of the values of both parts, as if they had been one tensor.
-Pure functions, any thread. Accuracy (csrc/stats/cpu.hpp): counts, min, max and the histogram are exact; sums
-are within 1e-11 (float16 and bfloat16: 1e-6) of the sum of |x|.
+merge_stats([a, b]) returns the statistics of all values of both parts, as if the parts had been one tensor.
+Pure functions, any thread. Accuracy (csrc/stats/cpu.hpp): counts, min, max and the histogram are exact; the
+error of a sum is at most 1e-11 (float16 and bfloat16: 1e-6) times the sum of |x|.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
 
 
 class TensorStats:
-    """Statistics of one tensor. Immutable; two objects are equal if all their numbers are (NaN equals NaN).
+    """Statistics of one tensor. Immutable; two objects are equal if all numbers are (NaN equals NaN).
 
-    All values except the counts are over finite elements. Without finite elements min, max, mean, std,
+    All values except the counts describe the finite elements. Without finite elements min, max, mean, std,
     variance and their abs_ versions are NaN, and the sums are 0. Standard deviation and variance are those of
     the population.
     """
@@ -42,7 +42,7 @@ class TensorStats:
     _values: dict[str, Any]
 
     def __init__(self, record: np.void | Mapping[str, Any]) -> None:
-        """Create it from one element of an array of STATS_DTYPE, or from its fields by name."""
+        """Create the object from one element of an array of STATS_DTYPE, or from a mapping of its fields."""
         names = STATS_DTYPE.names or ()
         values: dict[str, Any] = {
             name: (int if name in _COUNTS else float)(record[name]) for name in names[:-1]
@@ -75,7 +75,7 @@ class TensorStats:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> TensorStats:
-        """Create it from one packed STATS_DTYPE record, the result of _core.stats."""
+        """Create an object from one packed STATS_DTYPE record, the result of _core.stats."""
         return cls(np.frombuffer(packed, STATS_DTYPE, count=1)[0])
 
     def to_bytes(self) -> bytes:
@@ -166,7 +166,7 @@ class TensorStats:
 
     @property
     def sum(self) -> float:
-        """Sum, computed from the mean: within 1e-11 of the sum of |x|, not exact for integers."""
+        """Sum, computed from the mean. The error is at most 1e-11 times the sum of |x|, also for integers."""
         return self.mean * self.finite_count if self.finite_count else 0.0
 
     @property
@@ -206,9 +206,9 @@ class TensorStats:
 
     @property
     def abs_variance(self) -> float:
-        """Population variance of |x|. Within 1e-11 of the mean square if values of both signs occur."""
+        """Population variance of |x|. Error if both signs occur: at most 1e-11 times the mean square."""
         if not self.min < 0 < self.max:
-            return self.variance  # |x| is x or -x throughout
+            return self.variance  # all values have the same sign
         return max(0.0, self.variance + (self.mean - self.abs_mean) * (self.mean + self.abs_mean))
 
     @property
@@ -217,14 +217,14 @@ class TensorStats:
         return math.sqrt(self.abs_variance)
 
     def reduction(self, name: str, *, absolute: bool = False) -> float:
-        """A reduction with the result of NumPy: NaN and Inf among the values propagate.
+        """A reduction with the same result as NumPy: NaN and Inf among the values propagate.
 
         Args:
             name: min, max, mean, std, variance, sum, l1 or l2.
             absolute: Reduce |x| instead of x.
 
         Raises:
-            ConfigError: Another name. "prod" cannot be computed from statistics.
+            ConfigError: The name is unknown, or is "prod", which cannot be computed from statistics.
         """
         from tdcore.errors import ConfigError
         from tdcore.trial.reductions import checked_name, from_statistics
@@ -238,7 +238,7 @@ class TensorStats:
 def tensor_stats(x: object, *, threads: int = 1) -> TensorStats:
     """Statistics of one tensor in one pass over its values, without a copy, for any strides.
 
-    Tensors of 256 KiB or more are read without the GIL. No other thread may write to `x` meanwhile.
+    Tensors of 256 KiB or more are read without the GIL. No other thread may write to `x` during the call.
 
     Args:
         x: A torch tensor in host memory, a NumPy array, an object with __dlpack__, or a number. Types: bool,
@@ -255,7 +255,7 @@ def tensor_stats(x: object, *, threads: int = 1) -> TensorStats:
 
 
 def merge_stats(parts: Iterable[TensorStats]) -> TensorStats:
-    """Statistics of the values of all parts, as if they had been one tensor. Parts are merged in order.
+    """Statistics of all values of the parts, as if the parts had been one tensor. Parts are merged in order.
 
     Means and m2 are merged with the method of Chan, Golub and LeVeque (1979), so large means lose no
     precision. Without parts the result is the statistics of an empty tensor.

@@ -1,4 +1,4 @@
-"""Tests for implementations of tdcore's protocols by other packages. Needs pytest.
+"""Tests for classes of other packages that implement tdcore's protocols. This module needs pytest.
 
 `SinkContract` has the tests that every sink must pass:
 
@@ -58,14 +58,14 @@ class SinkContract:
 
     @pytest.mark.parametrize("parts", [[], [b""]], ids=["no parts", "an empty part"])
     def test_an_empty_object_is_an_object(self, sink: Sink, parts: Sequence[bytes]) -> None:
-        """It is listed and can be read."""
+        """An empty object is listed and can be read."""
         sink.put("control/empty", parts)
         assert sink.get("control/empty") == b""
         assert sink.list("control/") == ["control/empty"]
 
     @pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 3 * 1024 * 1024 + 5])
     def test_every_size_survives(self, sink: Sink, size: int) -> None:
-        """Sizes near those of pages and blocks."""
+        """Objects of sizes near page and block sizes are stored unchanged."""
         data = bytes(at * 131 % 251 for at in range(997)) * (size // 997 + 1)
         sink.put("data/a", [memoryview(data)[: size // 2], memoryview(data)[size // 2 : size]])
         assert sink.get("data/a") == data[:size]
@@ -85,7 +85,7 @@ class SinkContract:
         assert sink.list("attempts/") == ["attempts/0000"]
 
     def test_of_many_who_put_new_exactly_one_wins(self, sink: Sink) -> None:
-        """The object is that of the one writer that got True."""
+        """The object has the data of the only writer that got True."""
         won: list[bytes] = []
         start = threading.Barrier(8)
 
@@ -125,7 +125,7 @@ class SinkContract:
         assert sink.tail("index/a", 100) == b"0123456789"
 
     def test_ranges_are_pieces_of_the_object(self, sink: Sink) -> None:
-        """They are in the requested order; they may overlap, be empty, or extend beyond the end."""
+        """Ranges are returned in the requested order. They may overlap, be empty, or pass the end."""
         sink.put("data/a", [b"0123456789"])
         asked = [(7, 2), (0, 3), (1, 3), (4, 0), (8, 100), (10, 5)]
         got = [bytes(piece) for piece in sink.get_ranges("data/a", asked)]
@@ -133,7 +133,7 @@ class SinkContract:
         assert sink.get_ranges("data/a", []) == []
 
     def test_ranges_far_apart_in_a_large_object(self, sink: Sink) -> None:
-        """Neighbours may be fetched together; the bytes are the same."""
+        """A sink may fetch neighbouring ranges together; the bytes are the same."""
         data = bytes(at * 7 % 251 for at in range(251)) * 20_000
         sink.put("data/a", [data])
         asked = [(at * 37_001, 1_000) for at in range(100)] + [(4_999_990, 10), (0, 1)]
@@ -160,7 +160,7 @@ class SinkContract:
         assert sink.list("a/", after="a/3") == []
 
     def test_a_deleted_object_is_gone_and_may_be_deleted_again(self, sink: Sink) -> None:
-        """To delete a missing object is not an error."""
+        """Deleting a missing object is not an error."""
         sink.put("a/1", [b"x"])
         sink.delete("a/1")
         sink.delete("a/1")
@@ -170,7 +170,7 @@ class SinkContract:
             sink.get("a/1")
 
     def test_cleaning_leaves_finished_objects_alone(self, sink: Sink) -> None:
-        """Also when there is nothing under the prefix."""
+        """Cleaning has no effect when there is no object under the prefix."""
         sink.put("index/worker_0/a", [b"x"])
         sink.clean("index/worker_0/")
         sink.clean("data/worker_0/")
@@ -178,7 +178,7 @@ class SinkContract:
 
     @pytest.mark.parametrize("key", _BAD_KEYS, ids=repr)
     def test_a_key_that_could_leave_the_run_is_refused(self, sink: Sink, key: str) -> None:
-        """Every operation with a key refuses it."""
+        """Every operation with a key rejects such a key."""
         with pytest.raises(ValueError, match="key"):
             sink.put(key, [b"x"])
         with pytest.raises(ValueError, match="key"):

@@ -60,7 +60,7 @@ def test_show_one_tensor_has_a_row_per_step_of_its_whole(tdcore: Command, tmp_pa
         (5, 3, [4, 2], 7.0),
     ]
     text = tdcore("show", tmp_path, "sharded").out
-    assert "3 parts on 3 workers; statistics are those of the whole" in text
+    assert "3 parts on 3 workers; the statistics are of the whole tensor" in text
     rows_of_loss = tdcore("show", tmp_path, "loss", "--json").json["rows"]
     assert [row["worker"] for row in rows_of_loss] == ["worker_0", "worker_1", "worker_2"] * 2
 

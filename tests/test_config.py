@@ -84,10 +84,10 @@ def test_a_save_config_that_cannot_work_says_why(wrong: dict[str, Any], says: st
 
 def test_a_misspelled_reduction_is_refused_with_the_allowed_ones() -> None:
     with pytest.raises(
-        ConfigError, match=r"reductions can be min, max, mean, std, variance, sum, prod; got 'avg'"
+        ConfigError, match=r"reductions must be among min, max, mean, std, variance, sum, prod; got 'avg'"
     ):
         ReductionConfig(reductions=["mean", "avg"])
-    with pytest.raises(ConfigError, match="abs_norms can be l1, l2; got 'l3'"):
+    with pytest.raises(ConfigError, match="abs_norms must be among l1, l2; got 'l3'"):
         ReductionConfig(abs_norms=["l3"])
 
 

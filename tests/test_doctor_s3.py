@@ -30,12 +30,12 @@ def test_on_a_good_service_all_is_ok_and_nothing_is_left(stub: StubServer, engin
     found = look(stub.url("runs", engine=engine))
     assert {check.state for check in found.values()} == {"ok"}
     assert list(found) == [
-        "S3 client", "S3 credentials", "S3 end point", "S3 write", "S3 list", "S3 read", "S3 ranges",
+        "S3 client", "S3 credentials", "S3 endpoint", "S3 write", "S3 list", "S3 read", "S3 ranges",
         "S3 conditional put", "S3 checksum", "S3 delete",
     ]  # fmt: skip
     assert engine in found["S3 client"].detail
     assert found["S3 credentials"].detail == "from env"
-    assert f"{stub.endpoint}, region us-east-1, path addressing" in found["S3 end point"].detail
+    assert f"{stub.endpoint}, region us-east-1, path addressing" in found["S3 endpoint"].detail
     assert stub.objects() == {}
 
 
@@ -110,7 +110,7 @@ def test_another_region_is_found_and_named(stub: StubServer) -> None:
     stub.set(region="eu-west-1")
     found = look(stub.url("runs"))
     assert found["S3 write"].state == "ok"
-    assert found["S3 end point"].advice.endswith("?region=eu-west-1")
+    assert found["S3 endpoint"].advice.endswith("?region=eu-west-1")
 
 
 def test_a_place_that_cannot_be_is_one_failed_line() -> None:
@@ -130,7 +130,7 @@ def test_a_service_that_never_answers_is_asked_once_and_said(
         port = silent.getsockname()[1]
         result = tdcore("doctor", f"s3://bucket/runs?endpoint_url=http://127.0.0.1:{port}", "--json")
     found = {check["name"]: check["state"] for check in result.json["checks"] if check["name"][:2] == "S3"}
-    assert (found["S3 end point"], found["S3 write"]) == ("failed", "failed")
+    assert (found["S3 endpoint"], found["S3 write"]) == ("failed", "failed")
     assert "S3 list" not in found
     assert result.code == 3
     assert "tdcore doctor: checking s3://bucket/runs (at most 12 s without an answer)" in result.err

@@ -70,14 +70,14 @@ def test_the_older_form_is_read_and_needs_no_place(tmp_path: Path) -> None:
         ),
         ("save_config: {evaluate: {}}", "unknown key 'evaluate'"),
         ("save_config: {save_interval: 0}", "save_interval must be at least 1"),
-        ("save_config: 3", "save_config must hold names with values, got int"),
-        ("reduction_config: {norms: [l3]}", "norms can be l1, l2"),
+        ("save_config: 3", "save_config must be a mapping of names to values, got int"),
+        ("reduction_config: {norms: [l3]}", "norms must be among l1, l2"),
         ("collections: {name: a}", "collections must be a list"),
         ("collections: [{include_regex: a}]", r"collections\[0\] needs a name"),
-        ("collections: [{name: a, save_config: {eval: 3}}]", r"collections\[0\]: save_config.eval must hold"),
+        ("collections: [{name: a, save_config: {eval: 3}}]", r"collections\[0\]: save_config.eval must be"),
         ("include_regex: '('", "not a regular expression"),
         ("out_dir: a\nout_dir: b", "'out_dir' is given twice"),
-        ("- a", "the file must hold names with values, got list"),
+        ("- a", "the file must be a mapping of names to values, got list"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_file_and_the_place(

@@ -130,7 +130,7 @@ def test_nothing_is_an_empty_object_and_an_empty_list() -> None:
 
 
 def test_a_value_that_is_no_object_or_list_is_named_by_its_type() -> None:
-    with pytest.raises(ConfigError, match=r"^x must hold names with values, got str$"):
+    with pytest.raises(ConfigError, match=r"^x must be a mapping of names to values, got str$"):
         mapping("x", "secret")
     with pytest.raises(ConfigError, match=r"^x must be some steps, got a secret$"):
         items("x", "secret", "be some steps", lambda value: "a secret")

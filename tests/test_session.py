@@ -247,7 +247,7 @@ def test_files_of_something_else_in_the_folder_are_left_alone(
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ('{"name": "my app"}', RunCorrupt, "not that of a tdcore run"),
+        ('{"name": "my app"}', RunCorrupt, "not the file of a tdcore run"),
         ("[1, 2]", RunCorrupt, "is a list of 2, expected an object"),
         ('{"format": 1, "run_id"', RunCorrupt, "not JSON"),
         ('{"format": 99, "run_id": "x", "attempts": []}', UnsupportedFormat, "of format '99'"),

@@ -158,7 +158,7 @@ def test_a_place_that_holds_another_run_by_now_gets_nothing(place: Place, spools
     leave(spools / "0000", place.url(), run_id="another")
     (result,) = upload(spools)
     assert (result.objects, result.left) == (0, 3)
-    assert f"belongs to run another, the bucket holds run {RUN}" in result.why
+    assert f"belongs to run another, the bucket has run {RUN}" in result.why
     assert "--to to another place" in result.why
     assert arrived(place) == {}
 
@@ -168,7 +168,7 @@ def test_a_place_that_was_emptied_gets_nothing(stub: StubServer, s3_prefix: str,
     leave(spools / "0000", emptied.url())
     (result,) = upload(spools)
     assert result.left == 3
-    assert "holds no run" in result.why
+    assert "has no run" in result.why
     assert emptied.objects() == {}
 
 

@@ -1,7 +1,7 @@
 """Actions: code that runs when rules report findings. Rules never act; the engine passes findings to actions.
 
 Each action except Callback handles a notice key (a finding without its step) once. The report of the rules
-lists an action that fails, and the rules go on. Only RequestStop and StopSageMakerJob stop a training.
+lists an action that fails, and the rules continue. Only RequestStop and StopSageMakerJob stop a training.
 docs/actions.md has an example of each action.
 """
 
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 class ActionList(list[Any]):
-    """Several actions as one value, as in the older library: ActionList(RequestStop(), Email("a@b.org")).
+    """Several actions as one value, as in smdebug: ActionList(RequestStop(), Email("a@b.org")).
 
     Raises TypeError for anything that is not an action.
     """
@@ -73,5 +73,5 @@ class ActionList(list[Any]):
     def __init__(self, *actions: Action) -> None:
         for action in actions:
             if isinstance(action, type) or not callable(getattr(action, "act", None)):
-                raise TypeError(f"an ActionList holds actions, got {action!r}")
+                raise TypeError(f"an ActionList must contain only actions, got {action!r}")
         super().__init__(actions)

@@ -1,4 +1,4 @@
-"""ActionWorker: calls one action in a thread of its own, which exists while findings are to be handled.
+"""ActionWorker: calls of one action in a separate thread, which exists only while there are findings.
 
 Findings that arrive while the action runs are passed to its next call together. After a failure the worker
 pauses (Backoff), so that a service that is down is not called at every poll of the run.
@@ -30,7 +30,7 @@ __all__ = [
     "merged",
 ]
 
-MAX_PENDING = 10_000  # findings that wait for one action; further ones are counted, not kept
+MAX_PENDING = 10_000  # findings that wait for one action; further findings are only counted
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0  # seconds
 _CANCEL_SECONDS = 1.0
 
@@ -48,7 +48,7 @@ class Backoff:
         self._called_at = 0.0
 
     def record_call(self, failed: bool) -> None:
-        """The action was called: begin a pause if it failed."""
+        """Record a call of the action; a failed call begins a pause."""
         self._length = min(max(self._first, 2 * self._length), self._longest) if failed else 0.0
         self._called_at = self._clock()
 
@@ -59,7 +59,7 @@ class Backoff:
 
     @property
     def last_call(self) -> bool:
-        """Whether a last call makes sense: the previous call is at least the first pause ago."""
+        """Whether a last call is useful: the first pause has passed since the previous call."""
         return self._clock() >= self._called_at + self._first
 
 
@@ -94,8 +94,8 @@ class ActionWorker:
     def retry(self, source: Source, sink: Sink | None, *, last: bool = False) -> None:
         """Call the action again if findings are left and the pause is over.
 
-        last: this is the last retry. Findings that were never passed on are passed on in any case, and failed
-        ones if their call is at least the first pause ago.
+        last: this is the last retry. Findings that were never passed on are passed on in any case. Findings
+        whose call failed are passed on if the first pause has passed since that call.
         """
         with self._lock:
             due = self._backoff.over or (last and (self._pending or self._backoff.last_call))
@@ -117,11 +117,11 @@ class ActionWorker:
     def join(self, seconds: float) -> tuple[bool, int]:
         """Wait for the thread, at most `seconds`, and drop the findings that are left.
 
-        Returns whether the thread still runs, and the number of findings that were left.
+        Returns whether the thread is still running, and the number of findings that were left.
         """
         with self._lock:
             thread = self._thread
-        # Not Thread.join: after Ctrl-C interrupts it, it treats the thread as ended.
+        # Not Thread.join, which treats the thread as ended after Ctrl-C has interrupted the join.
         if self._idle.wait(max(0.0, seconds)) and thread is not None:
             thread.join()
         with self._lock:
@@ -138,7 +138,7 @@ class ActionWorker:
         """Start the thread if there is none. The caller holds the lock."""
         if self._thread is not None:
             return
-        # A daemon: the program may end while a service does not answer; close() has reported that.
+        # A daemon thread: the program may end while a service does not answer, which close() has reported.
         thread = threading.Thread(target=self._run, name=f"tdcore action {self.name}", daemon=True)
         try:
             thread.start()
@@ -154,10 +154,10 @@ class ActionWorker:
             with self._lock:
                 self._acting, self._pending = self._pending, []
                 findings, source = self._acting, self._source
-            assert source is not None  # there is one before there is a thread
+            assert source is not None  # submit() sets it before it starts the thread
             try:
                 problems, _ = call_action(self._action, findings, source, None)
-            except SystemExit as error:  # it would end only this thread, without a message
+            except SystemExit as error:  # SystemExit would end only this thread, without a message
                 problems = [f"action {self.name} failed: {error!r}"]
             untold = getattr(self._action, "untold", None)
             with self._lock:
@@ -192,7 +192,7 @@ def call_action(
 def merged(findings: Sequence[Finding]) -> list[Finding]:
     """Each finding once, in the order in which they began, with its newest count.
 
-    A finding that continues arrives at each poll of the run. It takes the place of its earlier state.
+    A finding that continues arrives at each poll of the run, and replaces its earlier state.
     """
     return list({finding.key: finding for finding in findings}.values())
 

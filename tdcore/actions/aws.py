@@ -24,8 +24,8 @@ class Aws:
 
     Args:
         action: Name of the action, for messages.
-        region: None: the standard chain: AWS_REGION, AWS_DEFAULT_REGION, the region of the profile in
-            ~/.aws/config. There is no further default.
+        region: AWS region. None: the standard chain, which is AWS_REGION, AWS_DEFAULT_REGION, and the region
+            of the profile in ~/.aws/config. There is no further default.
 
     Raises:
         ConfigError: boto3 is not installed, or there is no region.
@@ -42,7 +42,7 @@ class Aws:
         if service not in self._clients:
             from botocore.config import Config
 
-            with self.errors(f"a client of {service} cannot be made"):
+            with self.errors(f"a client of {service} cannot be created"):
                 self._clients[service] = (
                     _boto3(self.action)
                     .session.Session()
@@ -96,7 +96,7 @@ def _region(action: str) -> str:
         try:
             region = from_chain.session.Session().region_name
         except BotoCoreError as error:  # a profile that does not exist
-            raise ConfigError(f"{action}: the settings of AWS cannot be read: {error}") from error
+            raise ConfigError(f"{action}: the AWS settings cannot be read:  {error}") from error
     if not region:
         raise ConfigError(
             f"{action} has no AWS region; set AWS_REGION (or AWS_DEFAULT_REGION), put a region into "

@@ -1,8 +1,8 @@
 """Base of actions: the protocol, the memory of reported findings, and a notice as text and JSON.
 
 A *notice key* is a finding without its step: rule, attempt, worker, tensor and kind. An action reports each
-key once, so that a fault that lasts for a thousand steps is one message. Threads: one thread at a time uses
-an action: the engine's thread, or the action's own (tdcore/actions/dispatcher.py).
+key once, so that a fault that lasts for a thousand steps causes one message. Threads: one thread at a time
+uses an action: the engine's thread, or the action's own thread (tdcore/actions/dispatcher.py).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = [
 NoticeKey: TypeAlias = "tuple[str, int, str, str, str]"
 
 MAX_LISTED = 10
-_LEAST_SECRET = 6  # characters: shorter parts of a secret are not secrets, and occur in any text
+_LEAST_SECRET = 6  # characters; shorter parts of a secret are not replaced, because they occur in any text
 _LONGEST = timedelta(days=3650)
 
 
 class Action(Protocol):
     """Protocol of actions, which handle findings.
 
-    An action may have the class variable `background = True`. It is then called in its own thread, because it
-    waits for other services, and it gets no sink. An action may also have these methods:
+    An action may have the class variable `background = True`. Such an action is called in its own thread,
+    because it waits for other services, and gets no sink. An action may also have these methods:
 
     - take_notes(): returns messages for the report that are not failures, each once.
-    - untold(): returns findings that it keeps for its next call. That call then follows after a pause, also
-      without new findings.
-    - prime(keys): gets the notice keys that an earlier start has reported.
+    - untold(): returns findings that the action keeps for its next call. That call follows after a pause,
+      even without new findings.
+    - prime(keys): is called with the notice keys that an earlier start has reported.
     - cancel(): called from another thread if the caller no longer waits for act().
     """
 
@@ -66,9 +66,9 @@ class Action(Protocol):
 
 
 def notice_key(finding: Finding) -> NoticeKey:
-    """The notice key of a finding: its key without the step.
+    """The notice key of a finding, which is its key without the step.
 
-    The step is a part of it if the rule reports each step (its parameter `each`).
+    The step is included if the rule reports each step (parameter `each` of the rule).
     """
     kind = str(finding.numbers.get("kind", ""))
     step = f" at {finding.step}" if finding.each else ""
@@ -140,7 +140,7 @@ class Notice:
         return "\n\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON. "count" is the number of all findings, "findings" has the listed ones."""
+        """Plain values for JSON. "count" counts all findings, "findings" has the listed findings."""
         return {
             "run": printable(self.run),
             "count": len(self.findings),
@@ -198,7 +198,7 @@ class Notifier:
         self._untold = due if self.repeats else []
         notice = Notice(run=shown_place(source.where), findings=tuple(due), max_listed=self._max_listed)
         if not self.repeats:
-            self._once.told(due)  # also if it fails
+            self._once.told(due)  # even if the message fails
         if self.send(notice):
             self._once.told(due)
             self._untold = []
@@ -232,12 +232,12 @@ def seconds_of(what: str, duration: object) -> float:
     if not isinstance(duration, timedelta):
         raise ConfigError(f"{what} must be a datetime.timedelta, got {duration!r:.80}")
     if not timedelta() < duration <= _LONGEST:
-        raise ConfigError(f"{what} must be longer than nothing and at most {_LONGEST}, got {duration}")
+        raise ConfigError(f"{what} must be longer than 0 s and at most {_LONGEST}, got {duration}")
     return duration.total_seconds()
 
 
 def printable(text: str) -> str:
-    """Text from a run in one line: line breaks and control characters become spaces."""
+    """Text from a run in one line: line breaks and control characters are replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 

@@ -1,6 +1,6 @@
-"""CaptureMore: requests the training to save more tensors for some steps, through control/.
+"""CaptureMore: request that the training saves more tensors for some steps, through control/.
 
-format/control.py has the document. Patterns are resolved here, with the names of the run's tensors; the
+format/control.py has the document. This action applies patterns to the names of the run's tensors; the
 training gets exact names.
 """
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureMore"]
 
-_ENOUGH_BYTES = 5000  # of names in one request, which leaves room for its other parts
+_ENOUGH_BYTES = 5000  # maximum for the names in one request; the rest is for its other parts
 
 
 class CaptureMore:
-    """Requests that tensors are saved at each of the next `steps` steps, once per notice key.
+    """Request that tensors are saved at each of the next `steps` steps, once per notice key.
 
-    One request has at most 64 tensors; tensors that are left out are reported. There are no requests to
-    attempts that have ended.
+    One request has at most 64 tensors; tensors that are left out are reported. No request is sent to an
+    attempt that has ended.
 
     Args:
         tensors: Exact names.
@@ -71,12 +71,12 @@ class CaptureMore:
                 f"CaptureMore.max_requests must be 1 to {MAX_CAPTURE_REQUESTS}, got {max_requests!r}"
             )
         if len(self._names) > MAX_NAMES:
-            raise ConfigError(f"CaptureMore.tensors can be at most {MAX_NAMES}, got {len(self._names)}")
+            raise ConfigError(f"CaptureMore.tensors: at most {MAX_NAMES} names, got {len(self._names)}")
         CaptureRequest(tensors=self._names or ("any",), steps=steps, level=level, modes=self._modes)  # checks
         self._max_requests = max_requests
         self._once = Once(again_after)
         self._made: dict[int, int] = {}  # attempt -> number of requests
-        self._next: dict[int, int] = {}  # attempt -> number that may be free
+        self._next: dict[int, int] = {}  # attempt -> next number that may be free
         self._notes: list[str] = []
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
@@ -120,7 +120,7 @@ class CaptureMore:
         )
         data = request.document(attempt=attempt)
         for number in range(self._next.get(attempt, 0), MAX_CAPTURE_REQUESTS):
-            new = sink.put_new(capture_key(attempt, number), [data])  # raises: the number stays the next one
+            new = sink.put_new(capture_key(attempt, number), [data])  # raises: tried again
             self._next[attempt] = number + 1
             if new:
                 self._made[attempt] = made + 1

@@ -19,10 +19,10 @@ _MAX_DETAIL_BYTES = 200_000  # an event may have 256 KiB in all
 
 
 class CloudWatchMetric(Notifier):
-    """Sends the number of new notice keys as metric "Findings" with the dimension Rule.
+    """Send the number of new notice keys as metric "Findings" with the dimension Rule.
 
     Args:
-        namespace: Namespace of the metric; not one of AWS.
+        namespace: Namespace of the metric, which must not begin with "AWS/".
         region: AWS region; None: the standard chain.
         again_after: Time after which the same notice key is counted again; None: never.
 
@@ -66,7 +66,7 @@ class CloudWatchMetric(Notifier):
 
 
 class CloudWatchEvent(Notifier):
-    """Sends new findings to an event bus (EventBridge), with detail type "tdcore findings".
+    """Send new findings to an event bus (EventBridge), with detail type "tdcore findings".
 
     The detail is {"text": ..., "run": ..., "count": ..., "findings": [...]}.
 

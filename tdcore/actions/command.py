@@ -1,4 +1,4 @@
-"""Command: runs a program for new findings, which are passed on its standard input and in its environment.
+"""Command: run a program for new findings, which are passed in its standard input and its environment.
 
 The input is one JSON object: {"run": ..., "count": ..., "findings": [...]}. The environment has TDCORE_RUN
 and TDCORE_COUNT, and for the first finding TDCORE_RULE, _CODE, _STEP (global), _MODE, _MODE_STEP, _ATTEMPT,
@@ -25,23 +25,24 @@ from tdcore.errors import ActionError, ConfigError
 __all__ = ["Command"]
 
 _PIPE_BYTES = 1 << 20  # at least the capacity of a pipe
-_TAIL_BYTES = 4096  # of the program's error output
+_TAIL_BYTES = 4096  # kept from the end of the program's error output
 _POLL_SECONDS = 0.05  # between two checks whether the program has ended
 _LONG_PART = 16  # characters
-_MAX_VALUE = 10_000  # characters of a variable
+_MAX_VALUE = 10_000  # maximum number of characters in a variable
 
 
 class Command(Notifier):
-    """Runs a program once per poll with new findings.
+    """Run a program once per poll with new findings.
 
-    A program that failed is not run again, because it may have done half of its work. All signals have their
-    defaults in the program, even if this process ignores them (program.py). Messages contain only the name of
-    the program, never its arguments. The standard output is discarded; if the program fails, the last line of
-    its error output is in the report.
+    A program that failed is not run again, because it may have done a part of its work. All signals have
+    their defaults in the program, even if this process ignores them (program.py). Messages contain only the
+    name of the program, never its arguments. The standard output is discarded; if the program fails, the last
+    line of its error output is in the report.
 
     Args:
-        argv: The program and its arguments. One string is split like in a shell, without expansion.
-        shell: Run one string with /bin/sh instead. It is not changed: data of the run is in the environment.
+        argv: The program and its arguments. One string is split as in a shell, without expansion.
+        shell: Run `argv`, one string, with /bin/sh instead. The string is not changed; data of the run is in
+            the environment.
         timeout: Time after which the program and its process group are killed.
         again_after: Time after which the program is run again for the same notice key; None: never.
         max_listed: Maximum number of findings in the input.
@@ -97,13 +98,13 @@ class Command(Notifier):
         self._cancelled = True
 
     def _wait(self, program: Program, tail: OutputTail) -> int:
-        """Wait for the exit status. Reads the output meanwhile, so that the program never blocks on it."""
+        """Wait for the exit status. The output is read during the wait, so that the program never blocks."""
         deadline = time.monotonic() + self._timeout
         try:
             while program.poll() is None:
                 if time.monotonic() >= deadline:
                     raise ActionError(
-                        f"{self._shown} was killed: it took longer than {self._timeout:g} s; raise timeout"
+                        f"{self._shown} was killed: it took longer than {self._timeout:g} s; increase timeout"
                     )
                 if self._cancelled:
                     raise ActionError(
@@ -126,7 +127,7 @@ class Command(Notifier):
 class OutputTail:
     """A pipe that keeps the end of the written data.
 
-    It does not wait for child processes that keep the other end open: their writes fail after close.
+    Child processes may keep the other end open. They are not waited for, and their writes fail after close.
     """
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class OutputTail:
         return self._kept.decode("utf-8", "replace")
 
     def read(self, seconds: float) -> None:
-        """Read the available output, at most one pipe buffer. Waits up to `seconds` for it."""
+        """Read the available output, at most one pipe buffer, after a wait of up to `seconds`."""
         if self._ready.poll(seconds * 1000):
             self._kept = (self._kept + os.read(self._read_end, _PIPE_BYTES))[-_TAIL_BYTES:]
 
@@ -171,7 +172,7 @@ def _checked(argv: object, *, shell: bool) -> list[str]:
 
 
 def _secrets(words: Sequence[str]) -> list[str]:
-    """The arguments, and their parts that do not look like words of a language."""
+    """The arguments, and parts of arguments that are probably secrets."""
     parts = (part for word in words for part in re.split(r"[\s'\"=;|&<>()]+", word))
     return [*words, *(part for part in parts if len(part) >= _LONG_PART or re.search("[0-9]", part))]
 

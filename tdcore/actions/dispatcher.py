@@ -1,7 +1,7 @@
-"""ActionDispatcher: passes findings to a set of actions without blocking the rules.
+"""ActionDispatcher: dispatch of findings to a set of actions without blocking the rules.
 
 Quick actions run in the engine's thread, in their order. Actions with `background = True` wait for other
-services, so each has a thread of its own while it has findings to handle (tdcore/actions/action_worker.py).
+services, so each has a separate thread while it has findings to handle (tdcore/actions/action_worker.py).
 Actions that fail are retried with exponential backoff. Failures and notes become problems of the report.
 Threads: one thread makes all calls.
 """
@@ -37,7 +37,7 @@ FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
 
 
 class ActionDispatcher:
-    """The actions of one engine. clock: monotonic seconds. Raises ConfigError if one is not an action."""
+    """The actions of one engine. clock: monotonic seconds. Raises ConfigError unless all are actions."""
 
     def __init__(self, actions: Iterable[Any], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.actions: tuple[Action, ...] = tuple(map(checked, _listed(actions)))
@@ -46,10 +46,10 @@ class ActionDispatcher:
             index: (ActionWorker if getattr(action, "background", False) else InlineWorker)(action, clock)
             for index, action in enumerate(self.actions)
         }
-        self._restored: dict[int, list[Finding]] = {}  # not handled by an earlier start
+        self._restored: dict[int, list[Finding]] = {}  # findings that an earlier start did not handle
 
     def restore(self, told: Iterable[NoticeKey], untold: Mapping[str, Sequence[Finding]]) -> None:
-        """Continue an earlier start. told: keys that it passed on; untold: as untold() returned them."""
+        """Continue an earlier start. told: keys that were passed on. untold: the result of untold()."""
         keys = list(told)
         for index, action in enumerate(self.actions):
             left = untold.get(self._label(index), ())
@@ -61,7 +61,7 @@ class ActionDispatcher:
                 self._restored[index] = list(left)
 
     def untold(self) -> dict[str, list[FindingKey]]:
-        """By action, the findings that it got and has not handled yet."""
+        """The findings that each action got and has not handled yet, by action."""
         found: dict[str, list[FindingKey]] = {}
         for index, worker in self._workers.items():
             waiting = [*self._restored.get(index, ()), *worker.untold()]

@@ -1,4 +1,4 @@
-"""Actions from text, as the command line and configuration files write them.
+"""Actions from text, as on the command line and in configuration files.
 
     stop                                          an action by its name (any case, with or without "_")
     capture_more:steps=20,regex=^gradient/        with parameters; lists with "|" between their items
@@ -62,7 +62,7 @@ ACTIONS: dict[str, tuple[str, str, Mapping[str, Kind]]] = {
         {"url": TEXT, "allow_http": FLAG, "timeout": SECONDS, **_NOTIFIER},
     ),
 }
-# Names of the older library. Its StopTraining with a prefix stopped a SageMaker job.
+# Names of smdebug's actions. In smdebug, StopTraining with a prefix stops a SageMaker job.
 _OLDER_NAMES = {"stoptraining": "stop"}
 _OLDER_PARAMETERS = {("email", "endpoint"): "address", ("sms", "endpoint"): "number"}
 
@@ -92,8 +92,8 @@ def action_from_config(config: str | Mapping[str, Any]) -> Action:
     """The action that an entry of a configuration file describes.
 
     Args:
-        config: Text as for load_action, or a mapping with "action" (or "name", as in the older library) and
-            the parameters. Durations are seconds; None is a missing parameter.
+        config: Text as for load_action, or a mapping with "action" (or "name", as in smdebug) and the
+            parameters. Durations are in seconds; None means a missing parameter.
 
     Raises:
         ConfigError: The action or a parameter is unknown or invalid.

@@ -18,7 +18,7 @@ __all__ = ["Callback", "LogFindings"]
 
 
 class LogFindings:
-    """Logs findings as warnings, once per notice key.
+    """Log findings as warnings, once per notice key.
 
     Args:
         logger: The logger; None: `tdcore.rules`.
@@ -51,7 +51,7 @@ class LogFindings:
 
 
 class Callback:
-    """Calls a function with all findings that a check of the run began or continued.
+    """Call a function with all findings that a check of the run began or continued.
 
     Args:
         function: Called with a list of findings, in the engine's thread.

@@ -1,11 +1,11 @@
-"""Program: starts a program of the user in a session of its own, with default signals, and can kill it.
+"""Program: a program of the user in its own session, with default signals, which can be killed.
 
 In the program every signal has its default, even if this process ignores or blocks signals. A runner that was
 started in the background (`tdcore rules run ... &`, nohup, cron) ignores SIGINT or SIGHUP. A program that
-inherited this could not be ended by these signals, and a shell script could not restore them.
+inherited ignored signals could not be ended by them, and a shell script cannot restore them.
 
 Threads: one at a time. `os.posix_spawn` runs no Python code between fork and exec, so locks that other
-threads hold do no harm.
+threads hold cannot block it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 class Program:
-    """Starts `argv` immediately, in its own session and process group. Standard output is discarded.
+    """Start `argv` immediately, in its own session and process group. Standard output is discarded.
 
     Args:
         argv: The program, which is searched in PATH, and its arguments.
@@ -68,7 +68,7 @@ class Program:
 
     def kill(self) -> None:
         """Kill the program and its process group. Call wait() afterwards."""
-        if self._status is None:  # not collected yet, so the number was not reused
+        if self._status is None:  # not collected yet, so the process id was not reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -93,10 +93,10 @@ def _above_standard(descriptor: int) -> Iterator[int]:
 
 
 def _inheritable() -> Iterator[int]:
-    """Descriptors of this process that a program would inherit, except the standard ones."""
+    """Descriptors of this process that a program would inherit, except stdin, stdout and stderr."""
     try:
         listed = os.listdir("/proc/self/fd")
-    except OSError:  # there is no /proc in this sandbox
+    except OSError:  # this sandbox has no /proc
         return
     for descriptor in map(int, listed):
         if descriptor >= _FIRST_FREE:

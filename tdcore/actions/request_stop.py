@@ -1,4 +1,4 @@
-"""RequestStop: requests the training of the run to stop, through the run's control folder."""
+"""RequestStop: request a stop of the training of the run, through the run's control folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["RequestStop"]
 
 
 class RequestStop:
-    """Requests the training to stop: writes control/stop-<attempt>.json, once per attempt.
+    """Request a stop of the training: write control/stop-<attempt>.json, once per attempt.
 
     The flusher of the running job reads the file. The hook raises tdcore.StopTraining at the next step, or
     calls the user's callback. No file is written for attempts that have ended, and an existing request is not
-    replaced. training_job_prefix, a parameter of the older library, raises ConfigError: use StopSageMakerJob
+    replaced. training_job_prefix, a parameter of smdebug, raises ConfigError: use StopSageMakerJob
     to stop a job of SageMaker.
     """
 
@@ -43,7 +43,7 @@ class RequestStop:
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
         """See Action.
 
-        Raises SinkError if the request cannot be written. The next finding repeats it.
+        Raises SinkError if the request cannot be written. The next finding repeats the request.
         """
         for finding in findings:
             attempt = finding.attempt

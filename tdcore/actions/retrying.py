@@ -1,4 +1,4 @@
-"""Retrying: repeats calls after temporary failures, with exponential backoff. Any thread."""
+"""Retrying: repetition of calls after temporary failures, with exponential backoff. Any thread."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class PassingError(ActionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrying:
-    """Repeats calls.
+    """Retry policy for calls.
 
     Args:
         tries: Maximum number of calls.
-        first_pause: Seconds, doubled after each call. A pause is a random part of it, at least half.
-        longest_pause: Maximum seconds of a pause, also if the service requires more.
+        first_pause: Seconds, doubled after each call. A pause is a random part of this time, at least half.
+        longest_pause: Maximum seconds of a pause, even if the service requires more.
         wait, draw: For tests.
     """
 

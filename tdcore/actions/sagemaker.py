@@ -1,4 +1,4 @@
-"""StopSageMakerJob: stops a training job of Amazon SageMaker."""
+"""StopSageMakerJob: stop a training job of Amazon SageMaker."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MAX_NAME = 63
 
 
 class StopSageMakerJob:
-    """Stops one SageMaker training job, once. Needs the permission sagemaker:StopTrainingJob.
+    """Stop one SageMaker training job, once. The permission sagemaker:StopTrainingJob is needed.
 
     Findings of attempts that have ended stop no job.
 
     Args:
         job_name: The full name of the job.
-        job_name_prefix: Instead of the name: a prefix, case-sensitive, which exactly one job in progress must
-            have when the action runs. Needs the permission sagemaker:ListTrainingJobs too.
+        job_name_prefix: Instead of the name: a case-sensitive prefix. Exactly one job in progress must have
+            this prefix when the action runs. The permission sagemaker:ListTrainingJobs is needed too.
         region: AWS region; None: the standard chain.
 
     Raises:

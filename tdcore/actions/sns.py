@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\+[1-9][0-9]{6,14}", re.ASCII)
 _ATTRIBUTE = "tdcore_to"
 _SUBJECT_CHARACTERS = 100
 _SMS_CHARACTERS = 300
-_MAIL_CHARACTERS = 60_000  # of up to four bytes each; SNS accepts 256 KiB
+_MAIL_CHARACTERS = 60_000  # characters have up to four bytes; SNS accepts 256 KiB
 _PENDING = ("pendingconfirmation", "pending confirmation")
 _DELETED = "deleted"  # AWS lists a subscription for some days after its owner has ended it
 
@@ -71,7 +71,7 @@ class Topic(Notifier):
                 self._confirmed = self._subscribe(client)
             if not self._confirmed:
                 self.note(
-                    f"{self._shown} has not confirmed its subscription to {self._topic} and gets nothing; "
+                    f"{self._shown} has not confirmed its subscription to {self._topic}: no message is sent; "
                     "open the link in AWS's message"
                 )
                 return False
@@ -108,7 +108,7 @@ class Topic(Notifier):
 
 
 class Email(Topic):
-    """Sends new findings to an e-mail address. Its owner must confirm once, with a link that AWS sends.
+    """Send new findings to an e-mail address, whose owner must confirm once, with a link that AWS sends.
 
     Args:
         address: The address; its case is kept.
@@ -136,7 +136,7 @@ class Email(Topic):
 
 
 class SMS(Topic):
-    """Sends the first new finding and the number of new findings to a telephone.
+    """Send the first new finding and the number of new findings to a telephone.
 
     Args:
         number: Number in the international form (E.164), such as "+4915112345678". Spaces, hyphens, dots and
@@ -170,7 +170,7 @@ class SMS(Topic):
 
 
 def _checked_address(address: object) -> tuple[str, str]:
-    """The parts before and after the @. Permissive, because only a message shows whether it exists."""
+    """The parts before and after the @. Only a message would show whether the address exists."""
     local, mark, domain = address.rpartition("@") if isinstance(address, str) else ("", "", "")
     labels = domain.split(".")
     if (

@@ -1,4 +1,4 @@
-"""Webhook: posts findings as JSON to a URL, in the form that Slack and similar services accept.
+"""Webhook: post findings as JSON to a URL, in the form that Slack and similar services accept.
 
     {"text": "...", "run": "...", "count": 2, "findings": [{"rule": ..., "step": ..., "tensor": ...}, ...]}
 
@@ -24,12 +24,12 @@ from tdcore.errors import ActionError, ConfigError
 
 __all__ = ["Webhook"]
 
-_MAX_SAID = 200  # bytes of a refusal that are read
+_MAX_SAID = 200  # maximum number of bytes of an error response that are read
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Webhook(Notifier):
-    """Posts new findings to a URL, in one message per poll of the run.
+    """Post new findings to a URL, in one message per poll of the run.
 
     The body is JSON: {"text": ..., "run": ..., "count": ..., "findings": [...]}.
 
@@ -92,7 +92,7 @@ class Webhook(Notifier):
         # "from None" below, because the errors of urllib contain the whole URL.
         try:
             with self._open(request, timeout=self._timeout):
-                pass  # the status is enough
+                pass  # the status is sufficient
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error) from None
@@ -117,12 +117,12 @@ class Webhook(Notifier):
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Raises HTTPError for every redirect."""
+    """Redirect handler that raises HTTPError for every redirect."""
 
     def http_error_302(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
     ) -> None:
-        """See HTTPRedirectHandler. The answer is not read."""
+        """See HTTPRedirectHandler. The body of the response is not read."""
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
@@ -166,7 +166,7 @@ def _host_of(url: str) -> str:
 
 
 def _first_words(error: urllib.error.HTTPError) -> str:
-    """First line of a refusal. It is read with one call, so that a slow server cannot block."""
+    """First line of an error response. One call reads it, so that a slow server cannot block."""
     try:
         return bytes(error.read1(_MAX_SAID)).decode("utf-8", "replace").strip()
     except (OSError, HTTPException, ValueError):

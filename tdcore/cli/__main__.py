@@ -1,4 +1,4 @@
-"""python -m tdcore.cli."""
+"""Entry point of `python -m tdcore.cli`, the same command as `tdcore`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of `tdcore` and their help. An error becomes a message on stderr and an exit code.
+"""The commands of `tdcore` and their help. An error is printed on stderr and sets the exit code.
 
 0  success; rules: no issue     2  wrong usage: an argument, a rule's name or parameter
 1  rules: an issue was found    3  the run cannot be read; rules: not evaluable, or a rule failed
@@ -19,11 +19,11 @@ from tdcore.text.quoting import quoted_lines
 
 __all__ = ["app", "main"]
 
-EXIT_CODES = """Exit codes: 0 fine. 2 wrong usage. 3 the run cannot be read."""
+EXIT_CODES = """Exit codes: 0 success. 2 wrong usage. 3 the run cannot be read."""
 
 app = typer.Typer(
     name="tdcore",
-    help="Look at training runs that tdcore has recorded, and judge them by rules.",
+    help="Inspect training runs that tdcore has recorded, and judge them by rules.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,13 +41,13 @@ app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command("merge", epilog=merge.EXIT_CODES)(merge.command)
 app.command(
     "doctor",
-    epilog="Exit codes: 0 capture works here. 3 something that capture needs does not work.",
+    epilog="Exit codes: 0 capture works here. 3 capture does not work here.",
 )(doctor.command)
 
 
 @app.command(
     "demo",
-    epilog="Exit codes: 0 both trainings had the expected result. 1 they had not. 3 the demo could not run.",
+    epilog="Exit codes: 0 both trainings had the expected result. 1 not. 3 the demo could not run.",
 )
 def demo(
     out: Annotated[
@@ -56,7 +56,7 @@ def demo(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Train a network with a planted fault while rules watch, then the fixed one (needs torch, scikit-learn).
+    """Train a faulty network until rules find the fault, then a correct one (needs torch, scikit-learn).
 
     Example: [bold]tdcore demo --out runs/demo[/]
     """
@@ -89,7 +89,7 @@ def main() -> None:
         _fail(error, 2)
     except TdcoreError as error:
         _fail(error, 3)
-    except BrokenPipeError:  # the reader of a pipe has closed it, as `| head` does
+    except BrokenPipeError:  # the reader of the pipe has closed it, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`tdcore demo`: finds a planted fault in a real training.
+"""`tdcore demo`: find a planted fault in a real training.
 
 Rules in another process watch a network with a fault, find it and stop the training. Then the corrected
 network trains to its end, and the rules find nothing.
@@ -44,7 +44,7 @@ SAVE_INTERVAL = 5
 def run_demo(out: str | None = None, json_output: bool = False) -> int:
     """Run both trainings in `out`, a folder or s3:// URL (default runs/demo), and print the report.
 
-    Returns 0 if both have the expected result, otherwise 1.
+    Returns 0 if both trainings have the expected result, otherwise 1.
     """
     try:
         import sklearn.datasets
@@ -151,7 +151,7 @@ def _train_watched(
     stopped: str | None = None
     accuracy: float | None = None
     start = time.perf_counter()
-    done = [0]  # training steps, also those of an epoch that was cut short
+    done = [0]  # training steps, including the steps of an incomplete epoch
     with _watcher(path) as watcher:
         try:
             for accuracy in _epochs(name, model, criterion, train, test, console, done):  # noqa: B007
@@ -235,7 +235,7 @@ def _watcher(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _verdicts(watcher: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Wait for the rules to end. Returns their report, one entry per rule."""
+    """Wait for the rules to end, and return their report, one entry per rule."""
     printed, complaint = watcher.communicate(timeout=120)
     try:
         report = json.loads(printed)

@@ -137,7 +137,7 @@ def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 
 def _command(name: str) -> str:
-    """A command of this environment as typed in this shell: its name if that is on PATH, else its path."""
+    """A command of this environment as typed in this shell: its name if it is on PATH, else its path."""
     here = Path(sys.executable).parent / name
     found = shutil.which(name)
     return name if found is not None and Path(found) == here else os.path.relpath(here)

@@ -24,10 +24,10 @@ def command(
     run: Annotated[str, typer.Argument(help="A run, as a folder or as s3://bucket/prefix.")],
     json_output: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
 ) -> None:
-    """Name what is wrong with a run: at most three causes, with evidence, what to change and how to check it.
+    """Name at most three causes of the faults of a run, each with evidence, a change and a check.
 
-    Judges the run by all rules that apply, and searches the recorded data for signs of known faults. It
-    finds most causes if the inputs of the loss and the outputs of modules were recorded:
+    The command judges the run by all rules that apply, and searches the recorded data for signs of known
+    faults. It finds most causes if the inputs of the loss and the outputs of modules were recorded:
     Hook(rules="default").
 
     Examples:

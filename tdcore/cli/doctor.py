@@ -1,4 +1,4 @@
-"""tdcore doctor: checks which functions of tdcore work on this machine, with advice."""
+"""tdcore doctor: check which functions of tdcore work on this machine, with advice."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _memfd() -> Check:
 
 
 def _pidfd() -> Check:
-    """pidfd_open, with which the flusher detects the end of the trainer at once."""
+    """pidfd_open, with which the flusher detects the end of the trainer immediately."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         return Check(name="pidfd", state="ok", detail="pidfd_open works")
@@ -130,7 +130,7 @@ def _pidfd() -> Check:
 
 
 def _ring() -> Check:
-    """A tensor through a ring and out again, with its statistics."""
+    """Write a tensor into a ring, and read its statistics."""
     try:
         import numpy as np
 
@@ -154,7 +154,10 @@ def _ring() -> Check:
         finally:
             ring.close()
         return Check(
-            name="ring round trip", state="ok", detail="one tensor in, the same statistics out", needed=True
+            name="ring round trip",
+            state="ok",
+            detail="a tensor was written, and its statistics were read",
+            needed=True,
         )
     except Exception as error:  # any exception is the result of the check
         return Check(
@@ -173,7 +176,7 @@ def _place(place: str) -> list[Check]:
 
 
 def _nearest(folder: str) -> str:
-    """The folder, or its nearest existing parent: a hook creates the folders between."""
+    """The folder, or its nearest existing parent: a hook creates the missing folders."""
     folder = os.path.abspath(folder)
     while not os.path.lexists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
@@ -236,7 +239,7 @@ def _package(name: str, group: str) -> Check:
         advice = (
             'only needed for runs in S3: pip install "tdcore-capture[s3]"'
             if group == "s3"
-            else "only if you use it"
+            else "needed only if you use it"
         )
         return Check(name=label, state="missing", detail="not installed", advice=advice)
 

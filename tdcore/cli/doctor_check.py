@@ -14,7 +14,7 @@ State = Literal["ok", "missing", "failed"]
 class Check:
     """The result of one check of this machine.
 
-    needed: whether capture cannot work without it. advice: what to do, unless the state is "ok".
+    needed: whether capture requires the checked function. advice: what to do, unless the state is "ok".
     """
 
     name: str

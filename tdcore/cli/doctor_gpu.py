@@ -1,4 +1,4 @@
-"""The GPU lines of tdcore doctor: driver, devices, how each commits, and where its kernels come from."""
+"""The GPU lines of tdcore doctor: driver, devices, and for each device its commit mode and kernels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KERNELS = {"fatbin": "compiled with tdcore", "nvrtc": "compiled by NVRTC on thi
 
 
 def checks() -> list[Check]:
-    """Check CUDA. Initializes CUDA in this process; never raises, and reports a missing driver as such."""
+    """Check CUDA, which is initialized in this process. Never raises: a missing driver is a result."""
     try:
         import tdcore._core as _core
-    except ImportError:  # the line about native code reports it
+    except ImportError:  # the line about native code reports this error
         return []
     try:
         return checks_of(_core.cuda_report())

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def checks(url: str) -> list[Check]:
-    """Check the location `url`. Never raises or shows a secret; the one object that it creates is deleted."""
+    """Check the location `url`. The check never raises or prints a secret, and deletes its only object."""
     try:
         place = _hurried(parse_s3_url(url))
         sink = S3Sink(place.options.at(place.where), patience=_PATIENCE)
@@ -79,7 +79,7 @@ def _credentials(chain: AwsChain) -> Check:
 
 
 class _Visit:
-    """One object written, read, and deleted again."""
+    """Checks that write, read and delete one object."""
 
     def __init__(self, place: S3Place, sink: S3Sink) -> None:
         self._place = place
@@ -89,7 +89,7 @@ class _Visit:
         self._seconds = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
 
     def checks(self) -> list[Check]:
-        """Run all checks. Those that read the object run only if it was written."""
+        """Run all checks. Checks that read the object run only if it was written."""
         written = self._try("S3 write", self._write)
         if self._silent:  # the other checks would take equally long
             return [self._end_point(), written]
@@ -110,13 +110,13 @@ class _Visit:
         detail = f"{chain.url()}, region {chain.region}, {style} addressing"
         if self._silent:
             return Check(
-                name="S3 end point", state="failed", detail=f"{detail}: no answer", needed=True,
+                name="S3 endpoint", state="failed", detail=f"{detail}: no answer", needed=True,
                 advice="check the address (endpoint_url), the proxy and the network of this machine",
             )  # fmt: skip
         if self._sink.store.region is None:
-            return Check(name="S3 end point", state="ok", detail=detail)
+            return Check(name="S3 endpoint", state="ok", detail=detail)
         return Check(
-            name="S3 end point", state="missing", detail=f"{detail}; the bucket was found in this region",
+            name="S3 endpoint", state="missing", detail=f"{detail}; the bucket was found in this region",
             advice=f"add the region to the URL, which saves requests: ?region={chain.region}",
         )  # fmt: skip
 

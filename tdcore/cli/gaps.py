@@ -14,7 +14,7 @@ __all__ = ["missing_lines"]
 
 
 def missing_lines(missing: Iterable[Missing], modes: int = 1) -> Iterator[str]:
-    """A line for each. modes: number of modes of the run; a gap has only global step numbers."""
+    """One line per missing item. modes: number of modes of the run; a gap has only global step numbers."""
     from tdcore.trial.left_out import left_out_text
 
     kind = "step" if modes < 2 else "global step"

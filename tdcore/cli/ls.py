@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_MAX_ERROR, _MAX_LINE = 600, 2000  # characters
+_MAX_ERROR, _MAX_LINE = 600, 2000  # maximum numbers of characters
 
 
 def command(
@@ -78,7 +78,7 @@ def command(
 
 
 def _summary_or_error(place: str) -> dict[str, Any]:
-    """Contents of a run, or the error if it cannot be read, so that other runs are listed."""
+    """Contents of a run, or the error if it cannot be read, so that the other runs are still listed."""
     from tdcore.errors import TdcoreError
     from tdcore.trial import create_trial, no_refresh
 

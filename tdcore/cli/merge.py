@@ -1,4 +1,4 @@
-"""tdcore merge: merges the small files of a run whose writer has ended."""
+"""tdcore merge: merge the small files of a run whose writer has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Merge the small files of a run whose flusher was killed. Refuses while a writer lives. Safe to repeat.
+    """Merge the small files of a run whose flusher was killed; files with a live writer are not changed.
 
     Example: [bold]tdcore merge runs/demo[/]
     """

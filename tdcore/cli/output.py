@@ -29,7 +29,7 @@ __all__ = [
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-:=+*#"
 _WIDTH = 120  # if the output is not a terminal
-_MAX_CHARS = 300  # of a name or a reason
+_MAX_CHARS = 300  # maximum length of a name or a reason
 
 
 def console() -> Console:
@@ -43,7 +43,7 @@ def console() -> Console:
 
 
 def encode_anything() -> None:
-    """Print text that the terminal cannot show as escapes from now on, instead of an error."""
+    """From this call on, print characters that the terminal cannot show as escapes, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -92,12 +92,12 @@ class _Escaped:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document. NaN and infinities become text, because JSON has no form for them."""
+    """Print one JSON document. NaN and infinities are printed as text, because JSON lacks them."""
     print(json.dumps(_plain(value), indent=1, allow_nan=False))
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number in few characters; "-" for none."""
+    """A number in few characters; "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
@@ -106,7 +106,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def human_bytes(count: int | None) -> str:
-    """1.5 MB; "-" for none."""
+    """A size such as "1.5 MB"; "-" for None."""
     if count is None:
         return "-"
     size = float(count)
@@ -118,7 +118,7 @@ def human_bytes(count: int | None) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """Values as a line of at most `width` blocks. A block is the mean of its share; "x": none is finite."""
+    """At most `width` blocks, each for the mean of its share of the values; "x" if no value is finite."""
     if not values:
         return ""
     blocks = _ASCII_BLOCKS if ascii_only() else _BLOCKS

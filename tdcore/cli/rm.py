@@ -1,4 +1,4 @@
-"""tdcore rm: removes a run or one of its attempts."""
+"""tdcore rm: remove a run or one of its attempts."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def command(
     out.print(f"removed {escape(what)}: {removed.files:,} files{size}")
     if removed.kept:
         more = f" and {len(removed.kept) - _SHOWN:,} more" if len(removed.kept) > _SHOWN else ""
-        out.print(f"kept what tdcore did not write: {escape(', '.join(removed.kept[:_SHOWN]))}{more}")
+        out.print(f"kept files that tdcore did not write:  {escape(', '.join(removed.kept[:_SHOWN]))}{more}")

@@ -1,4 +1,4 @@
-"""tdcore rules: judge a run by rules; list the rules, explain one, plan what they need, sweep many runs."""
+"""tdcore rules: judge one run or many runs by rules, list and explain rules, plan captures for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Judge runs by rules; plan what to capture for them; list and explain them.",
+    help="Judge runs by rules; list and explain rules; plan the captures that rules need.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -45,7 +45,7 @@ def run_command(
             "-r",
             metavar="NAME[:k=v,...]",
             help="A rule: a name or code of the list, file.py::Class, module:Class, or all. May be repeated. "
-            "Default: the rules of --config, else those that the run's hook was given, else all.",
+            "Default: the rules of --config, else the rules of the run's hook, else all.",
         ),
     ] = None,
     config: Annotated[
@@ -61,7 +61,7 @@ def run_command(
         typer.Option("--live", help="Follow the run while it is written, until the first issue or its end."),
     ] = False,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Follow the run to its end, also after an issue.")
+        bool, typer.Option("--until-end", help="Follow the run to its end, even after an issue.")
     ] = False,
     on_fire: Annotated[
         list[str] | None,
@@ -72,7 +72,7 @@ def run_command(
         ),
     ] = None,
     attempt: Annotated[
-        str | None, typer.Option(help="A number, or all; default: the newest attempt and those that follow.")
+        str | None, typer.Option(help="Number of an attempt, or all; default: the newest and later attempts.")
     ] = None,
     start_step: Annotated[
         int | None, typer.Option(min=0, metavar="STEP", help="The first global step that is judged.")
@@ -82,24 +82,22 @@ def run_command(
     ] = None,
     ended: Annotated[
         bool,
-        typer.Option(
-            "--ended", help="Also judge the newest step: the run will not continue (its host died)."
-        ),
+        typer.Option("--ended", help="Also judge the newest step, because the run will not continue."),
     ] = False,
     start_timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the run to begin.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait for the run.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="How long to follow the run, at most.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Maximum time to follow the run.")
     ] = None,
     state: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="File with the state of the rules; the next call with it continues there."
+            metavar="FILE", help="File with the state of the rules; the next call with it continues."
         ),
     ] = None,
     no_write: Annotated[
-        bool, typer.Option("--no-write", help="Do not keep findings in the run's findings/ folder.")
+        bool, typer.Option("--no-write", help="Do not store findings in the run's findings/ folder.")
     ] = False,
     verbose: Annotated[
         bool,

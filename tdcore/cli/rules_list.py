@@ -32,7 +32,7 @@ def list_command(
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     table.add_column("code", no_wrap=True)
     table.add_column("rule", overflow="fold")
-    table.add_column("what it finds, and parameters")
+    table.add_column("purpose and parameters")
     for code, name, text in found:
         parameters = ", ".join(f"{each.name}={each.default}" for each in text.parameters)
         table.add_row(code, name, f"{text.summary}\n[dim]{_escaped(parameters)}[/]")

@@ -1,4 +1,4 @@
-"""Prints findings and verdicts: the findings, one row per rule, and missing captures."""
+"""Output of findings, of verdicts (one row per rule), and of missing captures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveFindings", "print_findings", "print_lacking", "print_report"]
 
 _GROUPS_SHOWN, _TENSORS_SHOWN = 4, 4
-_MAX_CHARS = 4000  # of a reason
+_MAX_CHARS = 4000  # maximum length of a reason
 _COLOURS = {  # in the order in which they are shown
     "issue": "red",
     "error": "red",
@@ -43,7 +43,7 @@ def print_findings(findings: Sequence[Finding], groups: int | None = None) -> No
 
 
 def _print_group(group: FindingGroup) -> None:
-    """Print where and since when, then the first findings, with what differs from the first line."""
+    """Print the place and first step of a group, then its first findings without repeating the place."""
     out, first = console(), group.first
     where = f" of attempt {first.attempt}" if first.attempt else ""
     tensors = f", in {len(group.tensors):,} tensors" if len(group.tensors) > _TENSORS_SHOWN else ""
@@ -60,7 +60,7 @@ def _print_group(group: FindingGroup) -> None:
 
 
 class LiveFindings:
-    """Prints findings of a followed run when they begin. The end of the output lists those that continued.
+    """Output of the findings of a followed run as they begin; findings that continued are listed at the end.
 
     A finding is repeated if only its step differs: rule, attempt, worker, tensor and kind are equal.
     """
@@ -70,7 +70,7 @@ class LiveFindings:
         self._newest: dict[NoticeKey, Finding] = {}
 
     def __call__(self, findings: list[Finding]) -> None:
-        """Print the new ones among the findings that one poll began or continued, in order of steps."""
+        """Print the new findings of one poll in order of steps, without findings that continued."""
         from tdcore.actions.base import notice_key
 
         new: list[Finding] = []
@@ -159,7 +159,7 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
 
 
 def _print_folded(verdicts: Sequence[Verdict]) -> None:
-    """Print a line with the rules that are not evaluable, and a line with those that do not apply."""
+    """Print a line with the rules that are not evaluable, and a line with the rules that do not apply."""
     out = console()
     for status, words in (
         ("not evaluable", "not evaluable here (--verbose shows what each needs)"),

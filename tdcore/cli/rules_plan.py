@@ -36,7 +36,7 @@ def plan_command(
         bool, typer.Option("--json", help="Print the JSON that Hook.create_from_json_file reads.")
     ] = False,
 ) -> None:
-    """Print the hook that captures what a set of rules needs.
+    """Print the hook configuration that a set of rules needs.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""tdcore run: its entry in the list of commands. cli.main calls launch/run.py for the command itself."""
+"""Entry of `tdcore run` in the list of commands. cli.main calls launch/run.py to run the command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def command(context: typer.Context) -> None:
-    """Run a training script as it is and record its training.
+    """Run a training script without changes and record its training.
 
     Example: [bold]tdcore run --out runs/demo train.py --lr 0.1[/]
     """

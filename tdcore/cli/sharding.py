@@ -14,7 +14,7 @@ __all__ = ["sharding_texts"]
 def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> dict[str, str]:
     """Tensor -> "4 parts on 4 workers", "replicated on 2 workers" or "sum over 2 workers".
 
-    The newest shard of each worker counts. Tensors that are neither sharded nor replicated are left out.
+    The newest shard of each worker is used. Tensors that are neither sharded nor replicated are left out.
     """
     import pyarrow as pa
 
@@ -35,7 +35,7 @@ def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> 
 
 
 def _text(parts: list[tuple[str, str | None, bool]]) -> str:
-    """Text for one tensor. parts: place, reduction, and whether it is the whole, for each worker."""
+    """Text for one tensor. parts: for each worker, place, reduction, and whether it has the whole tensor."""
     from tdcore.trial.shard_boxes import COPY_OF
 
     workers = f"{len(parts)} worker" + ("" if len(parts) == 1 else "s")

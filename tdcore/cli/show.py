@@ -1,4 +1,4 @@
-"""tdcore show: statistics of a run's tensors over the steps, and the histogram of one."""
+"""tdcore show: statistics of a run's tensors over the steps, and the histogram of one tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEEDED = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
 _BAR_WIDTH = 50
 _HISTORY = 18  # cells of a line of history
 _WIDE, _MIDDLE = 130, 100  # minimum columns of a terminal to list more statistics
-_MAX_LINE = 2000  # characters
+_MAX_LINE = 2000  # maximum number of characters
 
 
 def command(
@@ -54,13 +54,13 @@ def command(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show each tensor's statistics with a line of its history; of one tensor also the steps and a histogram.
+    """Show the statistics and history of each tensor; for one tensor also its steps and a histogram.
 
     Examples:
 
       [bold]tdcore show runs/demo[/]                                  all tensors
 
-      [bold]tdcore show runs/demo gradient/Net_fc.weight --step 40[/]  one of them, and its histogram at step
+      [bold]tdcore show runs/demo gradient/Net_fc.weight --step 40[/]  one tensor, and its histogram at step
       40
     """
     if stat not in STATS:
@@ -244,9 +244,9 @@ def _show_one(
         + of_mode
     )
     if sharding is not None:
-        out.print(f"{sharding}; statistics are those of the whole")
+        out.print(f"{sharding}; the statistics are of the whole tensor")
     out.print(f"{stat} over {len(rows)} rows: {sparkline([_numbers(row)[stat] for row in rows], 60)}")
-    told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # otherwise equal for all
+    told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # else equal
     if sharding is not None and who not in told:
         told.insert(0, who)
     layout = _layout(out.width, stat)
@@ -293,7 +293,7 @@ def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of one row by the names of STATS; None for missing ones."""
+    """The statistics of one row by the names of STATS; None for missing statistics."""
     if any(row[name] is None for name in _NEEDED):
         return dict.fromkeys((*STATS, "inf_count", "zero_count", "count"))
     inf = row["pos_inf_count"] + row["neg_inf_count"]

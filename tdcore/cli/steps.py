@@ -1,4 +1,4 @@
-"""The steps of a run in words: by mode if it has several, as the training loop counts them."""
+"""The steps of a run in words, as the training loop counts them: by mode if there are several modes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def spans_by_mode(rows: pa.Table) -> dict[str, Span]:
 
 
 def spans_of_tensors(rows: pa.Table) -> dict[tuple[str, ...], dict[str, Span]]:
-    """(name, kind) -> mode -> its span, of the same rows with these columns too."""
+    """(name, kind) -> mode -> its span. The rows also have the columns name and kind."""
     return _grouped(rows, ["name", "kind"])
 
 
@@ -42,14 +42,14 @@ def _grouped(rows: pa.Table, keys: list[str]) -> dict[tuple[str, ...], dict[str,
 
 
 def _span_text(span: Mapping[str, Any]) -> str:
-    """ "0..170 (18)", or the step alone."""
+    """A span as text: "0..170 (18)", or only the step if there is one."""
     if span["steps"] == 1:
         return str(span["first"])
     return f"{span['first']}..{span['last']} ({span['steps']:,})"
 
 
 def spans_text(spans: Mapping[str, Mapping[str, Any]], between: str = ", ") -> str:
-    """ "0..170 (18)" for a training, "TRAIN 0..170 (18), EVAL 10..40 (5)" for one that also evaluates."""
+    """ "0..170 (18)" if only TRAIN occurs, else "TRAIN 0..170 (18), EVAL 10..40 (5)"."""
     if list(spans) in (["TRAIN"], ["GLOBAL"]):
         return _span_text(next(iter(spans.values())))
     return between.join(f"{mode} {_span_text(span)}" for mode, span in spans.items())

@@ -1,4 +1,4 @@
-"""tdcore rules sweep: checks many runs with the same rules, in parallel."""
+"""tdcore rules sweep: judge many runs by the same rules, in parallel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    "Exit codes: that of the worst run. 1 an issue was found. 3 a rule could not be evaluated or failed, or "
-    "a run cannot be read. 4 no issue so far, and a run has not ended. 0 no issue. 2 wrong usage."
+    "Exit codes: the code of the worst run. 1 an issue was found. 3 a rule could not be evaluated or "
+    "failed, or a run cannot be read. 4 no issue so far, and a run has not ended. 0 no issue. 2 wrong usage."
 )
 
 
@@ -57,13 +57,13 @@ def command(
         typer.Option(metavar="ADDRESS", help="Address of a Ray or Dask cluster that already exists."),
     ] = None,
     attempt: Annotated[
-        str | None, typer.Option(help="A number, or all; default: the newest attempt.")
+        str | None, typer.Option(help="Number of an attempt, or all; default: the newest attempt.")
     ] = None,
     ended: Annotated[
         bool, typer.Option("--ended", help="Also judge the newest steps: the runs will not continue.")
     ] = False,
     no_write: Annotated[
-        bool, typer.Option("--no-write", help="Do not keep findings in the runs' findings/ folders.")
+        bool, typer.Option("--no-write", help="Do not store findings in the runs' findings/ folders.")
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
@@ -98,7 +98,7 @@ def command(
 
 
 class _SweepProgress:
-    """Prints the number of finished runs on a terminal; prints nothing without a terminal."""
+    """Number of finished runs, printed only on a terminal."""
 
     def __init__(self) -> None:
         self.done = 0

@@ -1,4 +1,4 @@
-"""tdcore upload: uploads the data that a job has left in its spool."""
+"""tdcore upload: upload the data that a job has left in its spool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    "Exit codes: 0 everything is in the bucket. 1 some objects are left or damaged. 2 wrong usage. "
+    "Exit codes: 0 all objects are in the bucket. 1 some objects are left or damaged. 2 wrong usage. "
     "3 there is no spool."
 )
 
@@ -26,11 +26,11 @@ def command(
     spool: Annotated[Path, typer.Argument(help="A spool, or a folder with spools below it.")],
     to: Annotated[
         str | None,
-        typer.Option(help="s3://bucket/prefix to use instead of the job's, or the job's with other options."),
+        typer.Option(help="s3:// URL instead of the job's URL, or the job's URL with other options."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Upload the objects that a job left in its spool. Safe to repeat, and while other jobs run.
+    """Upload the objects that a job left in its spool. Spools of running jobs are not changed.
 
     Examples:
 

@@ -1,15 +1,15 @@
-"""Configuration of a hook: its settings as frozen values, and their readers from files and variables.
+"""Configuration of a hook: settings as frozen values, and readers of files and environment variables.
 
 save_config, reduction_config, collection_config, hook_config   the values
-collection, collection_manager, built_in_collections, pattern_list   collections, which a training may change
-defaults                                                        those of td.watch() and `tdcore run`
-schema                                                          the parts of all readers
+collection, collection_manager, built_in_collections, pattern_list   collections, which may change
+defaults                                                        defaults of td.watch() and `tdcore run`
+schema                                                          functions that all readers use
 hook_file, hook_json                                            readers of configuration files
 settings                                                        environment variables
 workers, checks                                                 which workers capture; checks of values
 
-The names below load on first use: `import tdcore` needs the environment variables only. Of tdcore it imports
-only text, errors, modes and format.
+Names load on first use, because `import tdcore` only reads environment variables. This package imports only
+text, errors, modes and format of tdcore.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class CollectionKeys:
     TREES = "trees"
 
 
-# The older library's patterns of these collections, which select parameters by name:
+# Patterns that smdebug uses for these collections, which select parameters by name:
 # hook.get_collection("weights").include_regex = OLDER_REGEX["weights"]
 OLDER_REGEX = MappingProxyType({"weights": "^(?!gradient).*weight", "biases": "^(?!gradient).*bias"})
 
@@ -53,9 +53,10 @@ _RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
 _NO_KINDS: Kinds = frozenset()
 _EXTRA = frozenset({TensorKind.CUSTOM})
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
-ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # not in "all"; patterns of the user must contain its word
-# name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all). Without the
-# last, "weights" would contain all tensors.
+# Not in "all"; a user's pattern selects this kind only if the pattern contains "output_gradient".
+ON_REQUEST = TensorKind.OUTPUT_GRADIENT
+# name -> patterns, kinds that always belong, kinds that the patterns may select (None: all). Without this
+# restriction, ".*" in "weights" would select all tensors.
 BUILT_IN: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {
     CollectionKeys.ALL: ((".*",), _NO_KINDS, frozenset(TensorKind) - {ON_REQUEST}),
     CollectionKeys.DEFAULT: ((), _NO_KINDS, None),

@@ -17,9 +17,10 @@ __all__ = ["allowed", "flag", "json_object", "known_names", "names", "patterns",
 
 
 def patterns(name: str, value: str | Iterable[str] | None, *, check: bool = True) -> tuple[str, ...]:
-    """Regular expressions from one string or several. `name` is for messages.
+    """Regular expressions from one string or several. name: for messages.
 
-    check: also compile each with `re`. Not for patterns from a run: compiling alone can take long.
+    check: Whether to compile each pattern with `re`. False for patterns from a run, which are untrusted: even
+        the compilation can take long.
     """
     found = names(name, value)
     for pattern in found if check else ():
@@ -35,23 +36,23 @@ def _check_pattern(name: str, pattern: str) -> None:
 
 
 def names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """One text or several, without empty texts and repetitions. Raises ConfigError."""
+    """One string or several as a tuple without repetitions. Raises ConfigError for an empty string."""
     if value is None:
         return ()
     found = (value,) if isinstance(value, str) else tuple(value)
     for item in found:
         if not isinstance(item, str) or not item:
-            raise ConfigError(f"{name} must be strings that are not empty, got {item!r}")
+            raise ConfigError(f"{name} must be non-empty strings, got {item!r}")
     return tuple(dict.fromkeys(found))
 
 
 def plain(value: str | Iterable[int | str]) -> str | list[int | str]:
-    """Values for JSON: a text unchanged, several values as a list."""
+    """Value for JSON: a string unchanged, several values as a list."""
     return value if isinstance(value, str) else list(value)
 
 
 def whole(name: str, value: object, least: int = 0) -> int:
-    """A whole number, also from text ("10"). Raises ConfigError for other values, or below `least`."""
+    """A whole number, also from text ("10"). Raises ConfigError for other values or below `least`."""
     if isinstance(value, bool):
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     try:
@@ -75,7 +76,7 @@ def steps(value: object) -> tuple[int, ...]:
 def known_names(what: str, given: object, allowed: Sequence[object]) -> None:
     """Raise ConfigError unless `given` is a mapping with keys among `allowed`. what: for messages."""
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{what} is made from a dict, got {type(given).__name__}")
+        raise ConfigError(f"{what} must be a dict, got {type(given).__name__}")
     unknown = [key for key in given if key not in allowed]
     if unknown:
         texts = [key for key in allowed if isinstance(key, str)]
@@ -93,11 +94,11 @@ def json_object(what: str, text: str) -> dict[str, Any]:
 
 
 def allowed(name: str, value: object, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """One text or several, all among `choices`. Raises ConfigError."""
+    """One string or several as a tuple. Raises ConfigError unless all are in `choices`."""
     found = names(name, value)  # type: ignore[arg-type]  # whatever it is: this is the check
     unknown = [item for item in found if item not in choices]
     if unknown:
-        raise ConfigError(f"{name} can be {', '.join(choices)}; got {', '.join(map(repr, unknown))}")
+        raise ConfigError(f"{name} must be among {', '.join(choices)}; got {', '.join(map(repr, unknown))}")
     return found
 
 

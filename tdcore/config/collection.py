@@ -1,17 +1,18 @@
 """Collections: named groups of tensors, each with its own patterns, save interval and reductions.
 
-A tensor belongs to a collection if its name matches one of the patterns (`re.search`) or is listed, if it is
-an input or output of a module that the collection selects by itself or by its class, or if the collection
+A tensor belongs to a collection in any of these cases: its name matches one of the patterns (`re.search`);
+its name is listed; it is an input or output of a module that was added or whose class matches; the collection
 contains all tensors of its kind (a loss with any name is in "losses"). Collections are set up before the
-training and may be changed while it runs: the hook applies a change at its next step. Not thread-safe: change
-them from the training thread.
+training and may be changed during the training: the hook applies a change at its next step. Collections are
+not thread-safe: change them from the training thread.
 
 Built in: all, default (include_regex of the hook), weights (all parameters that are not biases), biases,
-gradients, losses, inputs, outputs, output_gradients, scalars, custom (empty until filled),
-optimizer_variables, hyperparameters, and four that cost extra work and are captured only when they are named:
-backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs are also
-captured on request only: "all" does not contain them, and a pattern selects them if it contains
-"output_gradient". OLDER_REGEX has the older library's patterns of weights and biases, which select by name.
+gradients, losses, inputs, outputs, output_gradients, scalars, custom (empty by default),
+optimizer_variables, hyperparameters, and four collections that cost extra work and are captured only if
+include_collections names them: backward_gradients, microbatch_gradients, weight_updates, update_ratios.
+Gradients of outputs are also captured only on request: "all" does not contain them, and a pattern selects
+them only if the pattern contains "output_gradient". OLDER_REGEX has smdebug's patterns for weights and
+biases, which select by name.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
 
 @dataclass(frozen=True, slots=True)
 class ModuleTensors:
-    """A module whose inputs or outputs belong to a collection. Holds a weak reference to the module."""
+    """A weak reference to a module whose inputs or outputs belong to a collection."""
 
     module: weakref.ref[Any]
     inputs: bool
@@ -65,7 +66,7 @@ class Version:
 
 
 class Pattern(Protocol):
-    """The members of a compiled regular expression that are used here."""
+    """The members of a compiled regular expression that collections use."""
 
     @property
     def pattern(self) -> str:
@@ -73,7 +74,7 @@ class Pattern(Protocol):
         ...
 
     def search(self, string: str, /) -> object:
-        """A true value if the pattern matches anywhere in the text."""
+        """Return a true value if the pattern matches anywhere in the text."""
         ...
 
 
@@ -97,11 +98,11 @@ class Collection:
         if not isinstance(name, str) or not name:
             raise InvalidCollectionConfiguration(f"a collection needs a name, got {name!r}")
         self.name = name
-        self.save_histogram = save_histogram  # of the older library's TensorBoard export; not used here
+        self.save_histogram = save_histogram  # a setting of smdebug's TensorBoard export; not used
         self._compile = compile_pattern
-        self.version = Version()  # that of the manager after it was added to one
+        self.version = Version()  # replaced by the manager's when a manager adds the collection
         self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
-        self._own: Mapping[str, Kinds | None] = {}  # patterns with a meaning here: the kinds that they select
+        self._own: Mapping[str, Kinds | None] = {}  # original patterns, if built in -> kinds that they select
         self._built_in: dict[Pattern, Kinds | None] = {}  # patterns of _own that are in use
         self._by_nature: Kinds = frozenset()
         self._patterns: list[Pattern] = []  # patterns of the user, for any kind
@@ -131,8 +132,8 @@ class Collection:
     def include_regex(self) -> list[str]:
         """The patterns, as a list. Changes of the list change the collection; an assignment replaces it.
 
-        An original pattern of a built-in collection selects the kinds of this collection only, also if it is
-        set again: ".*" in "weights" selects weights.
+        An original pattern of a built-in collection selects only the kinds of this collection, even if the
+        pattern is set again: ".*" in "weights" selects weights.
         """
         texts = [pattern.pattern for pattern in (*self._built_in, *self._patterns)]
         return PatternList(texts, self._replace_regex)
@@ -160,7 +161,7 @@ class Collection:
 
     @property
     def tensor_names(self) -> set[str]:
-        """Listed names, and names of captured tensors that a pattern or their kind selects."""
+        """Listed names, and names of captured tensors that the collection selects by pattern or kind."""
         return self._names | self.seen
 
     @tensor_names.setter
@@ -185,7 +186,7 @@ class Collection:
 
     @property
     def module_regex(self) -> list[str]:
-        """Patterns for inputs and outputs by the class of their module; see CollectionConfig."""
+        """Patterns that select inputs and outputs by the class of their module; see CollectionConfig."""
         return [pattern.pattern for pattern in self._module_patterns]
 
     @module_regex.setter
@@ -194,12 +195,12 @@ class Collection:
         self.version.value += 1
 
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
-        """Add a module's inputs and outputs, with any names. Holds a weak reference to the module."""
+        """Add the inputs and outputs of a module, to which the collection holds a weak reference."""
         self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
         self.version.value += 1
 
     def resolve_modules(self, name_of: Callable[[object], str | None]) -> None:
-        """Turn the modules of add_module_tensors() into patterns, except those without a name so far."""
+        """Convert the modules of add_module_tensors() to patterns, except modules without a name so far."""
         waiting: list[ModuleTensors] = []
         for tensors in self._modules:
             name = name_of(tensors.module())
@@ -224,7 +225,7 @@ class Collection:
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """Saved form; None: the settings of the hook."""
+        """Saved statistics and values; None: the settings of the hook."""
         return self._reduction_config
 
     @reduction_config.setter
@@ -239,7 +240,7 @@ class Collection:
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """All values that belongs() depends on; equal while they have not changed."""
+        """Key of all settings that belongs() depends on. The key is equal while no setting has changed."""
         patterns = (*self._built_in, None, *self._patterns, None, *self._module_patterns)
         return (*patterns, frozenset(self._names))
 
@@ -254,17 +255,17 @@ class Collection:
         return self.is_filled or bool(self._built_in or self._by_nature)
 
     def waits_for_names(self, known: Iterable[str]) -> bool:
-        """Whether a pattern of the user matches none of the known names; later names may match."""
+        """Whether a user's pattern matches none of the known names, so that a later name may match."""
         names = list(known)
         return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
 
     def unmatched_patterns(self, names: Iterable[str]) -> list[str]:
-        """The user's patterns for names that match none of these names."""
+        """The user's name patterns that match none of these names."""
         known = list(names)
         return [each.pattern for each in self._patterns if not any(map(each.search, known))]
 
     def unmatched_module_patterns(self, classes: Iterable[str]) -> list[str]:
-        """Patterns for modules that match none of these: "<class>_output", "<class>_input"."""
+        """Module patterns that match none of these texts ("<class>_output", "<class>_input")."""
         known = list(classes)
         return [each.pattern for each in self._module_patterns if not any(map(each.search, known))]
 
@@ -291,7 +292,7 @@ class Collection:
         )
 
     def expect(self, names: Sequence[str]) -> None:
-        """Search all these names at once, before belongs() is called for each: RE2 is faster with many."""
+        """Search all these names in one call before belongs() is called for each. RE2 is then faster."""
         for pattern in (*self._built_in, *self._patterns):
             expect = getattr(pattern, "expect", None)
             if expect is not None:
@@ -311,7 +312,7 @@ class Collection:
         return [pattern for pattern in self._patterns if ON_REQUEST.label in pattern.pattern]
 
     def configure(self, config: CollectionConfig) -> None:
-        """Apply settings; patterns and names are added to the present ones."""
+        """Apply settings. Patterns and names are added to the existing ones."""
         self.include(config.include_regex)
         self.module_regex = [*self.module_regex, *config.module_regex]
         for name in config.tensor_names:
@@ -328,7 +329,7 @@ class Collection:
         return hash(self.name)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Name, patterns, listed names and settings as JSON values."""
+        """Return the name, patterns, listed names and settings as JSON values."""
         return {
             "name": self.name,
             "include_regex": list(self.include_regex),
@@ -339,12 +340,12 @@ class Collection:
         }
 
     def to_json(self) -> str:
-        """to_json_dict() as text."""
+        """Return to_json_dict() as JSON text."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> Collection:
-        """Create a collection from the result of to_json_dict(). Raises ConfigError."""
+        """Create a collection from the result of to_json_dict(). Raises ConfigError for invalid values."""
         found = dict(params)
         for key, kind in (("save_config", SaveConfig), ("reduction_config", ReductionConfig)):
             if found.get(key) is not None:

@@ -23,10 +23,10 @@ class CollectionConfig:
         name: Name of the collection.
         include_regex: Patterns that are searched in names of tensors.
         tensor_names: Exact names of tensors.
-        module_regex: Patterns for inputs and outputs by the class of their module. They are searched in the
-            name of the class followed by "_input" or "_output". Example: "^ReLU_output".
+        module_regex: Patterns that select inputs and outputs by the class of their module. They are searched
+            in the name of the class followed by "_input" or "_output". Example: "^ReLU_output".
         save_config: Saved steps; None: the settings of the hook.
-        reduction_config: Saved form; None: the settings of the hook.
+        reduction_config: Saved statistics and values; None: the settings of the hook.
 
     Raises:
         InvalidCollectionConfiguration, ConfigError: A value is invalid.

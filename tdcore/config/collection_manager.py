@@ -13,9 +13,9 @@ __all__ = ["CollectionManager"]
 
 
 class CollectionManager:
-    """The collections of one hook, by name, with the built-in ones.
+    """The collections of one hook, by name, including the built-in collections.
 
-    further: names of BOOSTING, for hooks that have these collections.
+    further: Names of further collections (BOOSTING), for hooks that have them.
     """
 
     def __init__(self, further: Iterable[str] = ()) -> None:
@@ -53,7 +53,7 @@ class CollectionManager:
         return self.get(name)
 
     def add(self, collection: Collection | CollectionConfig | str) -> Collection:
-        """Add a collection, or apply settings to the collection of that name. Return the result."""
+        """Add a collection, or apply settings to the collection of that name. Return the collection."""
         if isinstance(collection, str):
             return self.get(collection)
         if isinstance(collection, CollectionConfig):
@@ -62,7 +62,7 @@ class CollectionManager:
             return found
         if not isinstance(collection, Collection):
             raise InvalidCollectionConfiguration(
-                f"a Collection, a CollectionConfig or a name is needed, got {type(collection).__name__}"
+                f"expected a Collection, a CollectionConfig or a name, got {type(collection).__name__}"
             )
         self._adopt(collection)
         return collection

@@ -1,6 +1,6 @@
 """HookConfig: all settings of a hook. A frozen value, safe in any thread.
 
-hook_file.py reads it from YAML or JSON, hook_json.py from the JSON of the older library.
+hook_file.py reads it from YAML or JSON, hook_json.py from the JSON of smdebug.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class HookConfig:
 
     Attributes:
         out_dir: Local folder or URL of the run.
-        include_workers: "one" (rank 0 only), "all", or a list of ranks or worker names; after the check a
+        include_workers: "one" (rank 0 only), "all", or a list of ranks or worker names, which is stored as a
             tuple of names.
         collections: Collections with their own settings. They are saved even if include_collections does not
             name them.
         dry_run: Count tensors and bytes, and write nothing.
-        rules: Rules of the run as text. They are only stored in run.json, for `tdcore rules run`
+        rules: Rules of the run as text. The rules are only stored in run.json, for `tdcore rules run`
             (hooks/rule_capture.py adds their collections).
     """
 
@@ -68,7 +68,7 @@ class HookConfig:
         object.__setattr__(self, "rules", checks.names("rules", self.rules))
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As JSON values, for run.json."""
+        """Return the settings as JSON values, for run.json."""
         return {
             "save_config": self.save_config.to_json_dict(),
             "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,

@@ -2,7 +2,7 @@
 
     out_dir: runs/demo
     save_config: {save_interval: 10, eval: {save_interval: 100}}
-    reduction_config: {norms: [l2]}               statistics only; left out: whole tensors
+    reduction_config: {norms: [l2]}               statistics only; without this line: values too
     include_collections: [weights, gradients]
     collections:
       - name: mine
@@ -12,8 +12,8 @@
 
 The keys are the fields of HookConfig, SaveConfig (modes by their name), ReductionConfig and CollectionConfig,
 with the defaults of `Hook(...)`. The format is YAML, or JSON if the name ends in .json. hook_json.py reads a
-file in the form of the older library (HookParameters, CollectionConfigurations). Unknown keys and invalid
-values raise ConfigError with the name of the file. Reads one file, keeps no state.
+file in the form of smdebug (HookParameters, CollectionConfigurations). Unknown keys and invalid values raise
+ConfigError with the name of the file. Functions without state; any thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["load_hook_file"]
 
 
 def load_hook_file(path: str | os.PathLike[str], *, out_dir: str) -> HookConfig:
-    """Read the file. out_dir: default for a file without one. Raises ConfigError."""
+    """Read the file. out_dir: used if the file has none. Raises ConfigError."""
     place = Path(path)
     text = read_text(place, WHAT)
     with within(f"{WHAT} {place}"):
@@ -55,7 +55,7 @@ def _given(kind: type[Any], where: str, value: object) -> dict[str, Any]:
 
 
 def _nested(found: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with objects as settings."""
+    """The arguments, with nested objects converted to settings."""
     if "save_config" in found:
         found["save_config"] = _save_config(found["save_config"])
     if "reduction_config" in found:
@@ -76,7 +76,7 @@ def _collection(where: str, value: object) -> CollectionConfig:
 
 
 def _save_config(value: object) -> SaveConfig:
-    """Settings of all modes, with those of one mode under its name. A mode inherits missing settings."""
+    """Settings of all modes. A mode's own settings are under its name; missing settings are inherited."""
     given = mapping("save_config", value)
     check_keys("save_config", given, (*SETTINGS, *MODES))
     common = {key: given[key] for key in given if key in SETTINGS}

@@ -1,7 +1,7 @@
-"""The older library's JSON hook configuration, read into a HookConfig.
+"""Reader of smdebug's JSON hook configuration, which returns a HookConfig.
 
     {
-      "LocalPath": "runs/demo",                       or "S3OutputPath" or "S3Path"; the first one counts
+      "LocalPath": "runs/demo",                       or "S3OutputPath" or "S3Path"; the first is used
       "HookParameters": {"save_interval": "100", "eval.save_interval": "10", "include_regex": "relu,tanh",
                          "reductions": "min,abs_max,l2_norm", "save_raw_tensor": "true", ...},
       "CollectionConfigurations": [
@@ -11,10 +11,10 @@
 
 Values are strings or JSON values of the right type; lists are comma-separated strings (whose patterns contain
 no comma) or JSON lists. A collection inherits missing parameters from HookParameters, one by one, and its
-module_regex is that of CollectionConfig. The path of the file is the argument, TDCORE_CONFIG,
-SMDEBUG_CONFIG_FILE_PATH, or the path of the older service, in this order. An unknown key has no effect and
-logs a warning with the most similar key; any other fault raises ConfigError with the file and the key. Reads
-one file, keeps no state.
+module_regex has the meaning of CollectionConfig.module_regex. The path of the file is the argument,
+TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, or SageMaker's default path, in this order. An unknown key has no
+effect and logs a warning with the most similar key; any other error raises ConfigError with the file and the
+key. Functions without state; any thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger("tdcore")
 CONFIG_VARIABLES = ("TDCORE_CONFIG", "SMDEBUG_CONFIG_FILE_PATH")
 DEFAULT_CONFIG_PATH = "/opt/ml/input/config/debughookconfig.json"
 
-WHAT = "hook configuration"  # the name of the files in messages
+WHAT = "hook configuration"  # name of these files in messages
 PLACES = ("LocalPath", "S3OutputPath", "S3Path")  # the first existing one is used
 TOP_KEYS = (*PLACES, "HookParameters", "CollectionConfigurations")
 MODES = {mode.name.lower(): mode for mode in ModeKeys}
@@ -63,12 +63,12 @@ _HOOK_KEYS = (
     *("dry_run", "save_all", "include_workers", "include_regex", "include_collections"),
     *(*_PARAMETERS, *_TENSORBOARD),
 )
-# In the older library save_histogram only affects the TensorBoard export. Without it, it has no effect.
+# save_histogram affects only smdebug's TensorBoard export, so it has no effect in tdcore.
 _COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histogram", *_PARAMETERS)
 
 
 def find_hook_file() -> str | None:
-    """Path of the file from an environment variable, or of the older service's file; None without one."""
+    """Path from an environment variable, or SageMaker's default path if that file exists; otherwise None."""
     for variable in CONFIG_VARIABLES:
         if os.environ.get(variable):
             return os.environ[variable]
@@ -94,7 +94,7 @@ def parse_hook_config(document: object) -> HookConfig:
     out_dir = next((top[key] for key in PLACES if top.get(key)), None)
     if not isinstance(out_dir, str):
         raise ConfigError("LocalPath (or S3OutputPath) must be the folder or URL where the run is written")
-    entries = top.get("CollectionConfigurations") or None  # 0 and "" count as none
+    entries = top.get("CollectionConfigurations") or None  # 0 and "" mean no entries
     return HookConfig(
         out_dir=out_dir,
         dry_run=FLAG(hook.get("dry_run", False), "dry_run"),
@@ -173,7 +173,7 @@ def _collection(entry: object, hook: Mapping[str, Any]) -> CollectionConfig:
 
 
 def _save_config(own: Mapping[str, Any], base: Mapping[str, Any]) -> SaveConfig:
-    """Each setting comes from: own per mode, own, base per mode, base, default."""
+    """Each setting is the first that exists: own per mode, own, base per mode, base, default."""
 
     def settings(mode: str | None) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -208,13 +208,13 @@ def _reduction_config(own: Mapping[str, Any]) -> ReductionConfig | None:
     if not any(key in own for key in _REDUCTION_KEYS):
         return None
     groups = reduction_lists(_texts(own.get("reductions")))
-    # As in the older library, a request for reductions excludes the tensor; save_raw_tensor requests both.
+    # As in smdebug, a request for reductions excludes the values; save_raw_tensor requests both.
     raw = FLAG(own.get("save_raw_tensor", not any(groups.values())), "save_raw_tensor")
     return ReductionConfig(**groups, save_raw_tensor=raw)
 
 
 def _object(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of an object with known keys. Logs a warning for each other key, which has no effect."""
+    """The entries of an object with known keys. Each other key has no effect and is logged as a warning."""
     found = mapping(where, value, "be a JSON object")
     for message in unknown_keys(where, found, known):
         _log.warning("tdcore: %s: %s", WHAT, message)
@@ -222,7 +222,7 @@ def _object(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]
 
 
 def _parameters(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of an object of parameters, without those for the TensorBoard export."""
+    """The entries of an object of parameters, without parameters for the TensorBoard export."""
     for key, setting in mapping(where, value, "be a JSON object").items():
         if key in _TENSORBOARD and str(setting).strip().lower() not in ("false", "none", ""):
             raise UnsupportedFeature(

@@ -1,6 +1,6 @@
 """PatternList: the patterns of a collection as a list whose changes take effect in the collection.
 
-Threads: those of the collection.
+Threads: see Collection.
 """
 
 from __future__ import annotations

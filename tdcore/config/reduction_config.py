@@ -1,6 +1,6 @@
 """ReductionConfig: which statistics of a tensor are saved, and whether its values are saved as well.
 
-Frozen values without side effects, safe in any thread. Names and meanings are those of the older library's
+Frozen values without side effects, safe in any thread. Names and meanings are those of smdebug's
 configuration. An invalid argument raises ConfigError with the valid values.
 """
 
@@ -26,8 +26,8 @@ class ReductionConfig:
     """Save statistics instead of the whole tensor, or in addition to it.
 
     The reductions are computed from the statistics that are recorded with every captured tensor, so a shorter
-    list saves no work. Only "prod" is extra work: without the values it is computed by the framework and
-    stored as a separate row, named "<tensor>/prod" or "<tensor>/abs_prod".
+    list saves no work. Only "prod" costs extra work: if the values are not saved, the framework computes
+    "prod", which is stored as a separate row, named "<tensor>/prod" or "<tensor>/abs_prod".
 
     Args:
         reductions: Names such as "mean" or "max".
@@ -63,7 +63,7 @@ class ReductionConfig:
             raise ConfigError("save_shape=False is not supported: every row has the shape; remove save_shape")
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the settings as JSON values."""
         return {
             "reductions": list(self.reductions),
             "abs_reductions": list(self.abs_reductions),
@@ -73,15 +73,15 @@ class ReductionConfig:
         }
 
     def to_json(self) -> str:
-        """to_json_dict() as text."""
+        """Return to_json_dict() as JSON text."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
-        """Create it from the result of to_json_dict(), of tdcore or of the older library. Raises ConfigError.
+        """Create an object from the result of to_json_dict(), of tdcore or of smdebug. Raises ConfigError.
 
         "reductions" may be a list, or names with commas between them. Names such as "abs_mean", "l2_norm" and
-        "abs_l2_norm" in it belong to the other three lists.
+        "abs_l2_norm" belong to the other three lists.
         """
         lists = ("reductions", "abs_reductions", "norms", "abs_norms")
         checks.known_names("ReductionConfig", params, (*lists, "save_raw_tensor", "save_shape"))
@@ -92,7 +92,7 @@ class ReductionConfig:
 
     @classmethod
     def from_json(cls, json_str: str) -> ReductionConfig:
-        """Create it from the text of to_json(). Raises ConfigError."""
+        """Create an object from the text of to_json(). Raises ConfigError."""
         return cls.from_dict(checks.json_object("ReductionConfig", json_str))
 
 

@@ -1,6 +1,6 @@
 """SaveConfig and SaveConfigMode: at which steps tensors are saved.
 
-Frozen values without side effects, safe in any thread. Names and meanings are those of the older library's
+Frozen values without side effects, safe in any thread. Names and meanings are those of smdebug's
 configuration. An invalid argument raises ConfigError with the valid values.
 """
 
@@ -69,7 +69,7 @@ class SaveConfigMode:
         return min(candidates, default=None)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The four settings as JSON values."""
+        """Return the four settings as JSON values."""
         return {
             "save_interval": self.save_interval,
             "start_step": self.start_step,
@@ -79,7 +79,7 @@ class SaveConfigMode:
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> SaveConfigMode:
-        """Create it from the result of to_json_dict(). Missing or None settings have their defaults."""
+        """Create an object from the result of to_json_dict(). Missing or None: the default."""
         checks.known_names("SaveConfigMode", params, SETTINGS)
         return cls(**params)
 
@@ -104,7 +104,7 @@ class SaveConfig:
     _rest: SaveConfigMode = field(init=False, repr=False, compare=False)
     _partial: bool = field(
         init=False, repr=False, default=False
-    )  # has no settings for modes that it does not name
+    )  # True: modes that are not named have no settings
 
     __repr__ = settings_repr
 
@@ -135,11 +135,11 @@ class SaveConfig:
         return self.mode_save_configs.get(mode, self._rest)
 
     def own(self, mode: ModeKeys) -> SaveConfigMode | None:
-        """The own settings of the mode; None if there are only settings of other modes."""
+        """The mode's own settings; None if there are only settings of other modes."""
         return self.mode_save_configs.get(mode, None if self._partial else self._rest)
 
     def completed(self, other: SaveConfig) -> SaveConfig:
-        """This configuration, with the settings of `other` for modes without own settings."""
+        """This configuration, with the settings of `other` for modes without settings of their own."""
         if not self._partial:
             return self
         modes = {mode: self.own(mode) or other.get_save_config(mode) for mode in ModeKeys}
@@ -150,19 +150,19 @@ class SaveConfig:
         return self.get_save_config(mode).should_save_step(step)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Mode name -> settings, for every mode with settings."""
+        """Return mode name -> settings as JSON values, for every mode with settings."""
         found = {mode.name: self.own(mode) for mode in ModeKeys}
         return {name: own.to_json_dict() for name, own in found.items() if own is not None}
 
     def to_json(self) -> str:
-        """to_json_dict() as text."""
+        """Return to_json_dict() as JSON text."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[Any, Any]) -> SaveConfig:
-        """Create it from mode (or its name) -> settings, or from settings of all modes.
+        """Create an object from a mapping of modes or their names to settings, or from one for all modes.
 
-        Missing or None modes follow the settings of the hook. Raises ConfigError.
+        Modes that are missing or None use the settings of the hook. Raises ConfigError.
         """
         named = {mode.name: mode for mode in ModeKeys} | {mode: mode for mode in ModeKeys}
         if not any(key in named for key in params):
@@ -178,12 +178,12 @@ class SaveConfig:
 
     @classmethod
     def from_json(cls, json_str: str) -> SaveConfig:
-        """Create it from the text of to_json(). Raises ConfigError."""
+        """Create an object from the text of to_json(). Raises ConfigError."""
         return cls.from_dict(checks.json_object("SaveConfig", json_str))
 
     @classmethod
     def parse(cls, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode]) -> SaveConfig:
-        """A SaveConfig from any of the forms that the API accepts. A dict need not have all modes."""
+        """Create a SaveConfig from any form that the API accepts. A dict need not have all modes."""
         if isinstance(value, SaveConfig):
             return value
         if isinstance(value, SaveConfigMode):

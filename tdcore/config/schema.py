@@ -1,12 +1,12 @@
-"""The parts of all readers of configuration: documents, the objects in them, and their values.
+"""Functions that all readers of configuration use: documents, objects in documents, and values.
 
-read_text, parse_document   the text of a file; the plain values in YAML or JSON
+read_text, parse_document   the text of a file; the plain values in YAML or JSON text
 mapping, items, check_keys  objects and lists of a document, and their keys
 within                      adds the place to the front of an error
-Kind, FLAG, WHOLE, ...      kinds of values; a reader has a table of its settings and their kinds
-kind_of                     the kind for a type hint, such as that of a dataclass field
+Kind, FLAG, WHOLE, ...      kinds of values; a reader has a table of settings and their kinds
+kind_of                     the kind for a type hint, such as the hint of a dataclass field
 
-Every error is a ConfigError whose message has the place, the invalid value, and the valid ones.
+Every error is a ConfigError whose message has the place, the invalid value and the valid values.
 Functions without state; any thread.
 """
 
@@ -90,7 +90,7 @@ TEXT = Kind("a text", str)
 
 
 def kind_of(hint: Any) -> Kind:
-    """The kind for a type hint: the first of bool, int and float in it, otherwise text.
+    """The kind for a type hint: bool, int or float if the hint contains one of them, otherwise text.
 
     If the hint contains None, "none" and "" are converted to None.
     """
@@ -103,7 +103,7 @@ def kind_of(hint: Any) -> Kind:
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file. what: the sort of file, for messages. Raises ConfigError."""
+    """The text of a file. what: the kind of file, for messages. Raises ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -112,7 +112,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def parse_document(text: str, *, as_json: bool) -> object:
-    """The plain values of a document. A repeated key is an error: one of the two values would be lost."""
+    """The plain values of a document. A repeated key is an error: one of its values would be lost."""
     if as_json:
         try:
             return json.loads(text, object_pairs_hook=_unique)
@@ -123,7 +123,7 @@ def parse_document(text: str, *, as_json: bool) -> object:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Plain values only."""
+        """YAML loader that returns only plain values."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: set[object] = set()
@@ -165,12 +165,12 @@ def type_name(value: object) -> str:
 def mapping(
     where: str,
     value: object,
-    expected: str = "hold names with values",
+    expected: str = "be a mapping of names to values",
     got: Callable[[object], str] = type_name,
 ) -> dict[str, Any]:
     """The names and values of an object; None is an empty object. Raises ConfigError for another type.
 
-    expected: the words after "must". got: the words for another value.
+    expected: the words after "must". got: returns the words for a value of another type.
     """
     return _container(dict, where, value, expected, got)
 
@@ -178,7 +178,7 @@ def mapping(
 def items(
     where: str, value: object, expected: str = "be a list", got: Callable[[object], str] = type_name
 ) -> list[Any]:
-    """The items of a list; None is an empty list. The arguments are those of mapping()."""
+    """The items of a list; None is an empty list. See mapping() for the arguments."""
     return _container(list, where, value, expected, got)
 
 
@@ -195,7 +195,7 @@ def _container(
 def unknown_keys(where: str, found: Iterable[object], known: Iterable[str]) -> Iterator[str]:
     """A message for each unknown key, with the most similar known key or with all known keys.
 
-    where: the place; "" if the message gets its place later.
+    where: the place; "" if a caller adds the place to the message.
     """
     names = list(known)
     what = f"{where} has an unknown key" if where else "unknown key"

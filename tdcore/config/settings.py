@@ -1,7 +1,8 @@
-"""Environment variables of tdcore: a table of all, and readers of TDCORE_DISABLED and the log level.
+"""Environment variables of tdcore: a table, and readers of TDCORE_DISABLED and TDCORE_LOG_LEVEL.
 
-Other modules read the other variables; a test compares the table with docs/operate.md. Functions over a
-mapping of variables; any thread. Imports only tdcore.errors, so that a disabled tdcore loads nothing else.
+Other modules read the other variables; a test compares the table with docs/operate.md. The functions take the
+variables as a mapping; any thread. This module imports only tdcore.errors, so that a disabled tdcore loads no
+other module.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable. values: the valid ones. default: the value if it is not set."""
+    """One environment variable. values: the valid values. default: the value if the variable is not set."""
 
     name: str
     values: str
@@ -67,8 +68,8 @@ def log_level(environment: Mapping[str, str] = os.environ) -> str | None:
 def apply_log_level(environment: Mapping[str, str] = os.environ) -> None:
     """Set the level of tdcore's loggers to TDCORE_LOG_LEVEL, if it is set.
 
-    A level that is lower than WARNING needs a handler: one on stderr is added where neither the program nor a
-    library has configured any.
+    A level below WARNING needs a handler. If neither the program nor a library has configured a handler, a
+    handler for stderr is added.
     """
     if not environment.get("TDCORE_LOG_LEVEL"):
         return
@@ -78,7 +79,7 @@ def apply_log_level(environment: Mapping[str, str] = os.environ) -> None:
     try:
         level = log_level(environment)
     except ConfigError as error:
-        logger.warning("tdcore: %s; the level stays as it is", error)
+        logger.warning("tdcore: %s; the level is not changed", error)
         return
     assert level is not None
     logger.setLevel(level)

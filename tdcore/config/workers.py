@@ -1,6 +1,6 @@
-"""Which workers of a job capture, from include_workers. Pure functions; any thread.
+"""Selection of the workers of a job that capture (include_workers). Pure functions; any thread.
 
-"one" is rank 0 and "all" is every rank; otherwise a list of ranks or names: [0, 3], ["worker_3"].
+The value is "one" (rank 0), "all" (every rank), or a list of ranks or names: [0, 3], ["worker_3"].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["expected_workers", "parse_workers"]
 
 
 def parse_workers(value: object) -> str | tuple[str, ...]:
-    """The word itself, or the names of a list, each once. Raises ConfigError for anything else."""
+    """Return "one", "all", or the names of a list, each once. Raises ConfigError for other values."""
     if value in ("one", "all"):
         return str(value)
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
@@ -29,7 +29,7 @@ def parse_workers(value: object) -> str | tuple[str, ...]:
 
 
 def expected_workers(include: object, world_size: int, warn: Callable[[str], None]) -> list[str]:
-    """The capturing workers of a job of this size. warn: called for names that the job does not have."""
+    """The workers of a job that capture. warn: called with a message if the job lacks some names."""
     everyone = [worker_name(rank) for rank in range(world_size)]
     chosen = parse_workers(include)
     if isinstance(chosen, str):

@@ -1,4 +1,4 @@
-"""The flusher: reads records from a ring and writes them to a run.
+"""The flusher: a reader of the records in a ring, which it writes to a run.
 
 It runs as a separate process (`main.main`) or as a thread of the trainer (`Flusher.run`), with the same
 class.

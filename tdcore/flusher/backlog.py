@@ -1,7 +1,8 @@
 """Backlog: index files that could not be written yet, of records whose payloads were dropped.
 
-An item has the rows of its records, or only a gap if the rows were dropped too. Each item covers a range of
-tickets and becomes one index file, so that the ranges on disk have no holes. Threads: the flusher's only.
+An item contains the rows of its records, or only a gap if the rows were dropped too. Each item covers a range
+of tickets and becomes one index file, so that the ranges on disk have no holes. Threads: only the flusher's
+thread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Backlog:
 
     @property
     def uncounted_rows(self) -> int:
-        """Number of waiting rows that no counter of losses includes: the rows without a payload."""
+        """Number of waiting rows that are not in a counter of losses: the rows without a payload."""
         counted = sum(
             gap.tensors or 0 for item in self._items for gap in item.summary.gaps if gap.statistics_kept
         )
@@ -72,7 +73,7 @@ class Backlog:
         self.append(self._gap_file(place, gaps, records))
 
     def prepend_gaps(self, place: FileRange, gaps: list[IndexGap]) -> None:
-        """Add gaps before all other items: the files of these tickets were removed."""
+        """Add gaps before all other items, for tickets whose files were removed."""
         item = self._gap_file(place, gaps, place.last - place.first + 1)
         self._items.appendleft(item)
         self._bytes += item.size
@@ -82,11 +83,11 @@ class Backlog:
         return self._items[0]
 
     def remove_first(self) -> None:
-        """Remove the first file, which is durable now."""
+        """Remove the first file after it has become durable."""
         self._bytes -= self._items.popleft().size
 
     def _gap_file(self, place: FileRange, gaps: list[IndexGap], records: int) -> IndexFile:
-        from tdcore.flusher.index_table import encode_empty  # imports pyarrow: not before there is a gap
+        from tdcore.flusher.index_table import encode_empty  # imports pyarrow, which is needed only for a gap
 
         summary = IndexSummary(records=records, gaps=tuple(coalesce(gaps)), run_id=self._run_id)
         data = encode_empty(summary)

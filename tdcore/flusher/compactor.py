@@ -1,6 +1,6 @@
-"""Compactor: decides when index files are merged, and when merged files are deleted. merge.py does the merge.
+"""Compactor: schedule of the merges of index files and of the deletion of merged files. merge.py merges.
 
-Threads: the flusher's. With a remote sink, merges and deletions run in another thread.
+Threads: the flusher's thread. With a remote sink, merges and deletions run in another thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["Compactor"]
 Completion: TypeAlias = Callable[[], None]
 Work: TypeAlias = Callable[[], Completion]
 
-_DELETIONS_AT_ONCE = 32  # between two polls of the ring
+_DELETIONS_AT_ONCE = 32  # maximum between two polls of the ring
 _PAUSE_SECONDS = 30.0  # after a merge that failed in the sink
 _OVERDUE_FACTOR = 2  # merges are overdue at this multiple of merge_fan_in
 
 
 class Compactor:
-    """Merges the files of `ledger`, a group at a time."""
+    """Merges and deletions of the files of `ledger`, one group at a time."""
 
     def __init__(
         self, sink: Sink, ledger: Ledger, options: FlusherOptions, clock: Callable[[], float]
@@ -41,13 +41,13 @@ class Compactor:
         self._to_delete: deque[tuple[float, str]] = deque()  # due time, key
         self._unmergeable: set[int] = set()  # first tickets of files that could not be merged
         self._not_before = 0.0
-        self._running: Future[Completion] | None = None  # the work in progress
+        self._running: Future[Completion] | None = None  # the merge or deletion in progress
         self._nothing_since = -1  # ledger.changes when there was nothing to merge
         self._counted_at = -1  # ledger.changes when small files were counted
         self._small = 0  # number of small files at that time
 
     def step(self, now: float) -> bool:
-        """Start one merge or deletion, or complete the one in progress. False if there is nothing to do.
+        """Start a merge or deletion, or complete the current one. Return False if there is nothing to do.
 
         With a remote sink the work runs in another thread, so that the flusher can read its ring. A failing
         sink only delays the work. Raises SinkError if the run was removed.
@@ -60,7 +60,7 @@ class Compactor:
         return self._running.done() and self._complete(now)
 
     def overdue(self, now: float) -> bool:
-        """Whether so many files are to be merged or deleted that step() must not be delayed."""
+        """Whether so many files must be merged or deleted that step() must not be delayed."""
         many = _OVERDUE_FACTOR * self._options.merge_fan_in
         if self._running is not None:
             return self._running.done()
@@ -73,7 +73,7 @@ class Compactor:
     def finish(self) -> None:
         """Do the last merges and all deletions. Raises SinkError.
 
-        Merges stop after `final_merge`, or after `catch_up` if too many small files are left.
+        Merges stop after the time `final_merge`, or after `catch_up` if too many small files are left.
         """
         if self._running is not None:
             wait([self._running])
@@ -138,12 +138,12 @@ class Compactor:
             end.result()()
         except SinkError as error:
             if error.kind == "gone":
-                raise  # the run was removed: the flusher writes it again
+                raise  # the run was removed; the flusher writes its small files again
             self._not_before = now + _PAUSE_SECONDS
             return False
         return True
 
-    # Work: may run in another thread, so it uses only the sink. The function that it returns is called in the
+    # Work may run in another thread, so it uses only the sink. The returned function is called in the
     # flusher's thread.
 
     def _delete(self, keys: Sequence[str]) -> Completion:

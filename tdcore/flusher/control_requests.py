@@ -1,11 +1,12 @@
-"""Reads requests from the run's control folder and passes them to the training. Threads: the flusher's only.
+"""Polling of requests in the run's control folder, which are passed to the training.
 
-Two keys are polled: the request to stop, until it exists, and the next request to capture more. The hook
-checks their contents (tdcore/format/control.py has the format).
+Two keys are polled: the stop request, until it exists, and the next capture request. The hook checks their
+contents (tdcore/format/control.py has the format).
 
-Other programs write that folder. A request that is a link, a FIFO or a device, or is too large, is never
-opened. The flusher prints a message once, passes a request to capture more on as unreadable, and polls the
-next one. An unreadable request to stop is ignored until a regular file replaces it.
+Other programs write to that folder. A request that is a link, a FIFO or a device, or is too large, is never
+opened. The flusher prints a message once, marks a capture request as unreadable for the hook, and polls the
+next request. An unreadable stop request is ignored until a regular file replaces it. Threads: only the
+flusher's thread.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tdcore.sinks.base import PipelinedSink, Sink, SinkError
 
 __all__ = ["ControlRequests"]
 
-_MAX_ERROR_CHARS = 400  # of an error that is passed to the hook
+_MAX_ERROR_CHARS = 400  # maximum length of an error that is passed to the hook
 _BARE_STOP = '{"reason": "stop requested"}'
 
 
@@ -32,20 +33,20 @@ class TrainerChannel(Protocol):
 
     @property
     def requests_posted(self) -> int:
-        """Number of requests passed on so far, also by earlier flushers."""
+        """Number of requests passed on so far by this flusher and earlier flushers."""
         ...
 
     def request_stop(self, text: str) -> None:
-        """Pass on the request to stop."""
+        """Pass the stop request to the training."""
         ...
 
     def try_post_request(self, text: str) -> bool:
-        """Pass on another request. False while the training has not read the last one."""
+        """Pass on another request. Return False while the training has not read the last request."""
         ...
 
 
 class ControlRequests:
-    """The requests for `attempt`. Each is passed on once. If the sink fails, it is polled again later."""
+    """The requests for `attempt`. Each is passed on once. After a failure the sink is polled again."""
 
     def __init__(self, sink: Sink, attempt: int, options: FlusherOptions, trainer: TrainerChannel) -> None:
         self._trainer = trainer
@@ -74,7 +75,8 @@ class ControlRequests:
             data = self._capture.poll(now)
             if data is None:
                 return
-            # A note replaces a request that cannot be passed on, so that the hook logs that it was ignored.
+            # A note replaces a request that cannot be passed on, so that the hook logs that the request was
+            # ignored.
             if isinstance(data, UnsafeFile):
                 self._waiting = json.dumps({"unreadable": str(data)[:_MAX_ERROR_CHARS]})
             else:
@@ -96,14 +98,14 @@ class PolledObject:
         self._pause = pause.total_seconds()
         self._next = 0.0
         self._pending: Future[bytes] | None = None  # a request to the sink
-        self._warning = ""  # the last one printed, which is not repeated
+        self._warning = ""  # the last printed warning, which is not repeated
 
     def next(self, key: str) -> None:
-        """Poll another object from now on."""
+        """Poll the object `key` from this call on."""
         self._key = key
 
     def poll(self, now: float) -> bytes | UnsafeFile | None:
-        """The contents of the object if it exists, or the error if it must not be read. None otherwise."""
+        """The contents of the object; the error if it must not be read; None if it does not exist."""
         if now < self._next:
             return None
         data: bytes | UnsafeFile | None = None

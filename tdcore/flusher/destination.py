@@ -1,4 +1,4 @@
-"""open_destination: opens the sink that a flusher writes to, with a spool and a journal if it is remote."""
+"""open_destination: open the sink of a flusher, with a spool and a journal if the sink is remote."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["open_destination"]
 
 _UPLOAD_SECONDS = 120.0
-_PATIENCE = timedelta(seconds=5)  # the flusher must come back to its ring soon
+_PATIENCE = timedelta(seconds=5)  # short, because the flusher must read its ring again soon
 
 
 @contextlib.contextmanager
 def open_destination(job: Mapping[str, Any]) -> Iterator[tuple[Sink, UploadJournal | None]]:
     """The sink of `job["out"]` and its journal; the sink is closed at the end of the block.
 
-    A lock keeps other processes from merging its files meanwhile. job: "out", "worker", "attempt", "options",
-    "run_id", "trainer_pid", and "spool", the folder of objects that the bucket does not accept in time.
+    Within the block a lock prevents other processes from merging the files of the sink. job: "out", "worker",
+    "attempt", "options", "run_id", "trainer_pid", and "spool", the folder of objects that the bucket does not
+    accept in time.
     """
     if not is_remote(job["out"]):
         locked = wait_for_writer_lock(
@@ -59,7 +60,7 @@ def open_destination(job: Mapping[str, Any]) -> Iterator[tuple[Sink, UploadJourn
 
 
 def _locked_spool(job: Mapping[str, Any]) -> Spool:
-    """The job's spool, locked. Waits while another process uploads objects of an earlier flusher."""
+    """The job's spool, locked after any other process has finished an upload from the spool."""
     from tdcore.sinks.s3 import parse_s3_url
     from tdcore.sinks.spool import Spool, SpoolInUseError
 

@@ -1,4 +1,4 @@
-"""end_document: the file end/<worker>/<attempt>.json, with the end of the attempt and its exact totals."""
+"""end_document: the file end/<worker>/<attempt>.json, with the end and the totals of an attempt."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def end_document(
 ) -> bytes:
     """Return the bytes of the end file.
 
-    Fields of the document: last_step is -1 without rows. In totals, rows, records and payload_bytes are those
-    on disk, the others are counts of the capture. gaps are tensors that are missing on disk. drops counts all
-    tensors that were not kept, by reason.
+    Fields of the document: last_step is -1 without rows. In totals, rows, records and payload_bytes count
+    data on disk; the other fields are counts of the capture. gaps are tensors that are missing on disk. drops
+    counts all tensors that were not kept, by reason.
 
     Args:
         ledger: Index files of the attempt.
         consumer: Counters of the capture.
-        clean: Whether the trainer closed the ring; otherwise it died.
+        clean: Whether the trainer closed the ring; False if the trainer died.
         storage: Report of a remote sink, see PipelinedSink.report.
         run_id: Id of the run.
     """

@@ -1,7 +1,7 @@
 """FlushBatch: the records of one flush, from the ring to the sink.
 
 A batch is written as a segment and then an index file. If the sink reports that the segment is durable, a
-retry writes only the index file. Threads: the flusher's only.
+retry writes only the index file. Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["FlushBatch"]
 class FlushBatch:
     """The records `drained`, with the tickets `place` (which include earlier tickets without rows).
 
-    lost: tensors of earlier batches whose payload was dropped. run_id: of the run, for the segment and the
-    index file.
+    lost: tensors of earlier batches whose payload was dropped. run_id: id of the run, stored in the segment
+    and the index file.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FlushBatch:
         self._file: IndexFile | None = None
 
     def objects(self) -> Objects:
-        """Segment and index file, in this order, without a segment that is written already."""
+        """Segment and index file, in this order; without the segment if it is already written."""
         if self._segment_bytes < 0:
             self._names.refresh()
             self._segment_bytes = self.drained.plan_segment(self._names.names, self._run_id)
@@ -58,11 +58,11 @@ class FlushBatch:
         return [(self.range.data_key, self.drained.segment_parts()), index]
 
     def mark_written(self, key: str) -> None:
-        """The object `key` is durable."""
+        """Mark the object `key` as durable."""
         self.segment_written = self.segment_written or key == self.range.data_key
 
     def index_file(self) -> IndexFile:
-        """The index file whose rows point into the segment. Call objects() first."""
+        """The index file whose rows refer to the segment. Call objects() first."""
         if self._file is None:
             segment = segment_name(self.range.attempt, self.range.first, self.range.last)
             saved = (segment, self._segment_bytes) if self._segment_bytes else None
@@ -75,7 +75,7 @@ class FlushBatch:
         return self._encode(None, lost=True)
 
     def forget_written(self) -> None:
-        """The run's folder was removed, so the segment must be written again."""
+        """Write the segment again, because the run's folder was removed."""
         self.segment_written = False
 
     def gap(self, reason: str) -> IndexGap:
@@ -83,7 +83,7 @@ class FlushBatch:
         return self._gap(reason, rows_kept=False)
 
     def count_lost(self, consumer: Consumer, *, rows_kept: bool) -> None:
-        """Count each dropped tensor once. Call gap() before: it leaves out tensors that were counted."""
+        """Count each dropped tensor once. Call gap() first, because gap() leaves out counted tensors."""
         gap = self._gap("io_error", rows_kept=rows_kept)
         if gap.tensors or gap.bytes:
             consumer.count_drop(index_table.IO_ERROR, gap.tensors or 0, gap.bytes or 0)

@@ -15,18 +15,18 @@ from tdcore.format.layout import SUMMARY_KEY
 
 __all__ = ["IndexGap", "IndexSummary", "coalesce"]
 
-_MAX_GAPS = 64  # per index file; further gaps are joined by reason
+_MAX_GAPS = 64  # per index file; if there are more, gaps are joined by reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexGap:
-    """Tensors that were captured and lost. trial.gaps.Gap is the same for readers.
+    """Tensors that were captured and lost. trial.gaps.Gap is the equivalent for readers.
 
     Attributes:
-        first_step, last_step: Global, inclusive; None if unknown.
-        tensors, bytes: How many; None if unknown.
-        reason: Why they were lost.
-        statistics_kept: Whether their rows exist, with status "lost".
+        first_step, last_step: Global steps, inclusive; None if unknown.
+        tensors, bytes: Number of tensors and bytes; None if unknown.
+        reason: Why the tensors were lost.
+        statistics_kept: Whether the rows exist, with status "lost".
     """
 
     first_step: int | None
@@ -39,14 +39,19 @@ class IndexGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSummary:
-    """Totals of one index file. Sums of them are exact, also for merged files.
+    """Totals of one index file. Sums of summaries are exact, even for merged files.
 
     Attributes:
-        rows: Number of rows. records: Number of tickets of the ring that it covers. payload_bytes: Bytes that
-        its rows point to. last_step: Highest global step; -1 without rows. last_mode_steps: Highest step of
-        each mode. gaps: Tensors that were lost. segments: Size of each segment that its rows point to. level:
-        0 for a flush; one more with each merge. whole_step: The last step that the hook has marked as over,
-        by a record in this file; None without one. run_id: Id of the run; "" if unknown.
+        rows: Number of rows.
+        records: Number of tickets of the ring that the file covers.
+        payload_bytes: Bytes that the rows refer to.
+        last_step: Highest global step; -1 without rows.
+        last_mode_steps: Highest step of each mode.
+        gaps: Tensors that were lost.
+        segments: Size of each segment that the rows refer to.
+        level: 0 for a flush; increased by 1 with each merge.
+        whole_step: The last step that a record in this file marks as complete; None if there is none.
+        run_id: Id of the run; "" if unknown.
     """
 
     rows: int = 0
@@ -111,7 +116,7 @@ class IndexSummary:
 
 
 def coalesce(gaps: Sequence[IndexGap]) -> list[IndexGap]:
-    """Join neighbours of one kind with adjacent steps. If too many gaps are left, join all of one kind."""
+    """Join neighbours of one kind with adjacent steps. If too many gaps remain, join all of each kind."""
     joined: list[IndexGap] = []
     for gap in gaps:
         if joined and _same_kind(joined[-1], gap) and _touch(joined[-1], gap):

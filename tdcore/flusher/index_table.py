@@ -1,4 +1,4 @@
-"""Converts rows of the ring to Arrow tables and index files, and reads summaries of index files.
+"""Conversion of rows of the ring to Arrow tables and index files, and reading of index summaries.
 
 All functions work on columns of NumPy structs of `_core.ROW_DTYPE`, without a Python loop over rows. The
 module imports numpy and pyarrow, so the flusher imports it only after its first heartbeat. Pure functions.
@@ -44,7 +44,7 @@ _NO_PAYLOAD = np.uint64(2**64 - 1)
 _OK = 0
 _ABSENT, _LOST = STATUSES.index("absent"), STATUSES.index("lost")
 IO_ERROR = next(code for code, name in _core.DROP_REASONS.items() if name == "io_error")
-_OF_ABSENT = 256  # added to the codes of ABSENT_REASONS, so that one column holds both kinds of reasons
+_OF_ABSENT = 256  # added to the codes of ABSENT_REASONS, so that one column has both kinds of reasons
 _REASONS = {**_core.DROP_REASONS, **{_OF_ABSENT + code: name for code, name in _core.ABSENT_REASONS.items()}}
 _UNKNOWN_DTYPE = 0
 _DICTIONARY_COLUMNS = [
@@ -109,7 +109,7 @@ def rows_of(drained: _core.Drained) -> Rows:
 
 
 def has_payload(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows have a payload in the ring."""
+    """Mask of the rows with a payload in the ring."""
     mask: npt.NDArray[np.bool_] = (rows["payload_offset"] != _NO_PAYLOAD) & (rows["status"] == _OK)
     return mask
 
@@ -120,7 +120,7 @@ def payload_bytes(rows: Rows) -> int:
 
 
 def given_up(rows: Rows, *, statistics_kept: bool) -> npt.NDArray[np.bool_]:
-    """Which rows are in a gap: those with a payload, or all rows if their statistics are not kept."""
+    """Mask of the rows in a gap: rows with a payload, or all rows if their statistics are not kept."""
     return has_payload(rows) if statistics_kept else np.ones(len(rows), dtype=np.bool_)
 
 
@@ -146,7 +146,7 @@ def summarise(
     whole_step: int | None = None,
     run_id: str = "",
 ) -> IndexSummary:
-    """Totals of `rows`. segment: (file name, size) when their payloads were saved. run_id: of their run."""
+    """Totals of `rows`. segment: (file name, size) if their payloads were saved. run_id: id of their run."""
     mode_steps: dict[str, int] = {}
     for mode in np.unique(rows["mode"]):
         mode_steps[_mode_name(int(mode))] = int(rows["mode_step"][rows["mode"] == mode].max())
@@ -204,7 +204,7 @@ def build_table(
 
 
 class IndexWriter:
-    """Collects tables into one index file in memory. Use: write() ..., then finish()."""
+    """Writer of one index file in memory: call write() for each table, then finish()."""
 
     def __init__(self, summary: IndexSummary) -> None:
         self._stream = pa.BufferOutputStream()
@@ -216,11 +216,11 @@ class IndexWriter:
             use_dictionary=_DICTIONARY_COLUMNS,
             column_encoding=_ENCODINGS,
             write_statistics=_STATISTICS_COLUMNS,
-            write_page_checksum=True,  # readers verify it: a damaged page is an error, not another number
+            write_page_checksum=True,  # readers verify the checksum, so a damaged page raises an error
         )
 
     def write(self, table: pa.Table) -> None:
-        """Append as a row group (several when large)."""
+        """Append a table as one row group, or as several if it is large."""
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
 
     def finish(self) -> pa.Buffer:
@@ -239,7 +239,7 @@ def encode_index(
     segment: str | None,
     lost: bool = False,
 ) -> pa.Buffer:
-    """An index file of `rows`, possibly without rows. Builds one row group at a time to bound the memory."""
+    """An index file of `rows`, which may be empty. One row group is built at a time to limit the memory."""
     writer = IndexWriter(summary)
     for start in range(0, len(rows), ROWS_PER_GROUP):
         piece = rows[start : start + ROWS_PER_GROUP]
@@ -253,7 +253,7 @@ def encode_empty(summary: IndexSummary) -> pa.Buffer:
 
 
 def read_footer(tail: bytes) -> tuple[IndexSummary, int]:
-    """Summary and size in bytes of an index file. tail: its last bytes. ValueError if they are too few."""
+    """Summary and size in bytes of an index file. tail: its last bytes; too few bytes raise ValueError."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail))
     except (pa.ArrowException, OSError) as error:
@@ -311,7 +311,7 @@ def _lists(
 
 
 def _shapes(rows: Rows) -> pa.Array:
-    """Shapes; null where not even the dtype is known (an absent value)."""
+    """Shapes of the rows; null for an absent value, whose dtype is unknown."""
     ndim = rows["ndim"].astype(np.int32)
     shape = rows["shape"]
     inside = np.arange(shape.shape[1], dtype=np.int32) < ndim[:, None]
@@ -342,7 +342,7 @@ def _name_columns(rows: Rows, names: RingNameTable) -> dict[str, pa.Array]:
 
 
 def _shards(each: Sequence[ShardPosition | None], indices: npt.NDArray[np.int32]) -> pa.Array:
-    """Places in larger tensors: each[i] for the rows whose index is i."""
+    """Shard positions as a column: each[i] for the rows whose index is i."""
     kind = INDEX_SCHEMA.field("shard").type
     if not any(each):
         return pa.nulls(len(indices), kind)

@@ -1,7 +1,7 @@
 """Ledger: the index files of one worker in one attempt, with their ranges of tickets and totals.
 
 The ledger is in memory. A restarted flusher rebuilds it from the journal, or without a journal from the names
-and footers of the index files. Threads: the flusher's only.
+and footers of the index files. Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONG_TAIL_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One live index file. size: in bytes. summary: None if unreadable; such a file is never merged."""
+    """One live index file. size: in bytes. summary: None if it is unreadable, which prevents merges."""
 
     range: FileRange
     size: int
@@ -56,12 +56,12 @@ class Ledger:
         return self.entries[-1].range.last if self.entries else -1
 
     def start(self) -> None:
-        """This is the first flusher of the attempt."""
+        """Begin the ledger of the first flusher of the attempt."""
         if self._journal is not None:
             self._journal.start()
 
     def begin(self, place: FileRange) -> None:
-        """The next file will be written."""
+        """Record that the next file will be written."""
         if self._journal is not None:
             self._journal.begin(place)
 
@@ -73,7 +73,7 @@ class Ledger:
         self.changes += 1
 
     def replace(self, old: Sequence[IndexEntry], new: IndexEntry) -> None:
-        """`new` is durable and replaces the neighbours `old`, whose tickets it covers."""
+        """Replace the neighbours `old` by `new`, which is durable and covers their tickets."""
         start = self.entries.index(old[0])
         self.entries[start : start + len(old)] = [new]
         if self._journal is not None:
@@ -81,9 +81,9 @@ class Ledger:
         self.changes += 1
 
     def forget(self) -> list[IndexGap]:
-        """Forget all files: they were removed.
+        """Forget all files, because they were removed.
 
-        Returns the gaps that replace them: their gaps without rows, and one gap for their rows.
+        Returns the gaps that replace the files: the gaps without rows, and one gap for all rows.
         """
         total = self.totals()
         self.entries.clear()
@@ -104,10 +104,10 @@ class Ledger:
         return IndexSummary.total(entry.summary for entry in self.entries if entry.summary is not None)
 
     def recover(self) -> list[FileRange]:
-        """Find the files of earlier flushers of this attempt, and remove incomplete ones.
+        """Find the files of earlier flushers of this attempt, and remove incomplete files.
 
-        Returns the files that they had begun, oldest first, if a journal names them: these must be written
-        again with the same contents. Raises SinkError; call again then.
+        Returns the files that earlier flushers had begun, oldest first, if a journal lists them. These files
+        must be written again with the same contents. Raises SinkError; call recover() again in this case.
         """
         recorded = self._journal.read() if self._journal is not None else None
         if recorded is not None:
@@ -146,7 +146,7 @@ class Ledger:
     def _sweep_segments(self) -> None:
         """Delete segments that are in no index file."""
         if any(entry.summary is None for entry in self.entries):
-            return  # an unreadable index file may refer to any of them
+            return  # an unreadable index file may refer to any segment
         named = {name for entry in self.entries for name in (entry.summary.segments if entry.summary else ())}
         needed = {segment_key(self.worker, name) for name in named}
         found = ((key, parse_data_key(key)) for key in self._sink.list(data_prefix(self.worker)))

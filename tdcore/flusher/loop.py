@@ -1,17 +1,18 @@
-"""Flusher: writes the records of one ring to one run, until the trainer closes the ring or dies.
+"""Flusher: writer of the records of one ring to one run, until the trainer closes the ring or dies.
 
 A flush takes records out of the ring (their memory stays in use), writes their payloads as one segment, then
-their rows as one index file, and only then releases the memory. So a flusher can die at any point without a
-loss: the next flusher reads the same records with the same tickets, and skips those in an index file.
-With a remote sink several flushes run at the same time; their memory is released in their order.
+their rows as one index file, and only then releases the memory. A flusher can therefore die at any point
+without a loss: the next flusher reads the same records with the same tickets, and skips records that are in
+an index file. With a remote sink several flushes run at the same time; their memory is released in the order
+of the flushes.
 
 A failing sink never stops the training. Records wait in the ring, and the sink is retried about every second.
 When more than half of the ring is full, the oldest payloads are dropped: their rows stay in memory up to a
-limit, with status "lost"; above the limit only the extent of the gap is kept. All of this is written and
+limit, with status "lost"; above the limit only the range of the gap is kept. Rows and gaps are written and
 counted when the sink works again.
 
 run_writer.py writes the files; this module has the order of work, the recovery and the end.
-Threads: the thread or process that is the flusher calls run() once; nothing else is called meanwhile.
+Threads: the thread or process that is the flusher calls run() once; no other method is called during run().
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _never() -> bool:
 
 
 class Flusher:
-    """Writes the records of one worker and attempt to `sink`. Nothing is written before run().
+    """The flusher of one worker and attempt, which writes to `sink`. No file is written before run().
 
     Args:
         consumer: The reading end of the ring.
@@ -54,7 +55,7 @@ class Flusher:
         worker: Name of the worker.
         attempt: Number of the attempt.
         options: Sizes and times.
-        journal: Of this worker and attempt, if the sink is remote.
+        journal: Journal of this worker and attempt, if the sink is remote.
         run_id: Stored in every index file and in the end file, so that readers detect files of another run.
         clock: Monotonic seconds.
     """
@@ -94,26 +95,26 @@ class Flusher:
         )
         self._control = ControlRequests(sink, attempt, self._options, consumer)
         self._compactor: Compactor | None = None  # made on first use: it imports pyarrow
-        self._merge_check_due = False  # something was written since the last check for overdue merges
+        self._merge_check_due = False  # a file was written since the last check for overdue merges
         self._recovered = False
         self._end_written = False
-        self._ended = False  # the end file is written and no work is left
+        self._ended = False  # the end file was written, and no work is left
 
     def run(
         self, producer_dead: Callable[[], bool] = _never, wait: Callable[[float], object] = time.sleep
     ) -> bool:
-        """Work until the trainer has closed the ring or died, and everything is written.
+        """Work until the trainer has closed the ring or died, and all records are written.
 
         Args:
             producer_dead: Whether the trainer has died.
             wait: Sleeps for a number of seconds, or less.
 
         Returns:
-            True if everything is written. False if the sink failed for `end_deadline` at the end; the
-            records that are left stay in the ring.
+            True if all records are written. False if the sink failed for `end_deadline` at the end; the
+            remaining records stay in the ring.
 
         Raises:
-            Exception: Only for faults that another flusher might not have (no memory, a corrupt ring).
+            Exception: Only for faults that a new flusher might not have (no memory, a corrupt ring).
         """
         pause = self._options.min_poll.total_seconds()
         while True:
@@ -146,7 +147,7 @@ class Flusher:
         return True
 
     def _work(self, now: float, ending: bool) -> bool:
-        """Do the most urgent piece of work. False if there is none."""
+        """Do the most urgent work. Return False if there is no work."""
         writer = self._writer
         if self._health.in_retry_delay(now):
             return not ending and self._recovered and writer.give_up_oldest()
@@ -176,7 +177,7 @@ class Flusher:
         self._reporter.report_index_file(summary, "" if self._health.record_success() else None)
 
     def _next_pause(self, pause: float) -> float:
-        """1.5 times the last pause: in all about a third of the time since there was work to do."""
+        """1.5 times the last pause, so a pause is about a third of the time since the last work."""
         options = self._options
         filling = self._writer.reader.filling or self._writer.pipeline.busy
         longest = min(options.busy_poll, options.max_poll) if filling else options.max_poll
@@ -193,7 +194,7 @@ class Flusher:
             self._reporter.report_error(str(error))
 
     def _write_again(self) -> None:
-        """The run's folder was removed: record a gap for its rows, and write the small files again."""
+        """Record a gap for the rows of a removed run folder, and write the small files again."""
         self._end_written = False
         covered = self._ledger.covered if self._ledger.entries else None
         gaps = self._ledger.forget() if covered is not None else []
@@ -207,7 +208,7 @@ class Flusher:
         return self._options.full_deadline.total_seconds() if full else None
 
     def _abandon(self) -> None:
-        """Stop, and leave all remaining records in the ring, whose owner reports them.
+        """Stop, and leave all remaining records in the ring, whose owner reports the records.
 
         With a full disk the records are counted as dropped. Otherwise a later flusher may still write them.
         """
@@ -230,7 +231,7 @@ class Flusher:
     # Start and end
 
     def _recover(self) -> bool:
-        """Read what earlier flushers have written. False if the ring is not readable yet.
+        """Read the files of earlier flushers. Return False if the ring is not readable yet.
 
         Raises SinkError; the next call continues where this one failed.
         """
@@ -240,7 +241,7 @@ class Flusher:
         else:
             begun = self._ledger.recover()
             self._writer.leftovers = self._writer.pipeline.pipelined
-        if not self._writer.pipeline.pipelined:  # a folder may be removed; its files are then written again
+        if not self._writer.pipeline.pipelined:  # a removed folder is written again
             claim = f"attempts/{self._attempt:04d}-{self._worker}.json"
             self._writer.documents.load([RUN_KEY, COLLECTIONS_KEY, claim])
         if not self._writer.resume(begun):
@@ -249,7 +250,7 @@ class Flusher:
         return True
 
     def _finish(self, now: float) -> bool:
-        """Everything is written: write the end file, then merge and clean up.
+        """After all records are written: write the end file, then merge and clean up.
 
         Raises SinkError until the end file is written.
         """
@@ -272,7 +273,7 @@ class Flusher:
         return True
 
     def _wait_for_upload(self, now: float) -> bool:
-        """Wait until the spool is uploaded, at most until the deadline. All objects are durable already."""
+        """Wait until the spool is uploaded, at most until the deadline. All objects are already durable."""
         if not self._deadline.expired(now):
             return False
         print_message(f"{self._worker}: {self._writer.pipeline.kept_back_message()}")
@@ -292,14 +293,15 @@ class Flusher:
     # Merging
 
     def _merge(self, now: float) -> bool:
-        """Merge or delete some files, when nothing else is to be done. False if there are none."""
+        """Merge or delete some files, if there is no other work. Return False if there are no such files."""
         compactor = self._compactor_if_needed()
         return compactor is not None and compactor.step(now)
 
     def _merge_if_overdue(self, now: float) -> bool:
         """Do at most one overdue merge for each write.
 
-        So the number of files is bounded at any rate of writes, and a merge delays writes only briefly.
+        The number of files is therefore bounded at any rate of writes, and a merge delays writes only
+        briefly.
         """
         self._merge_check_due = False
         compactor = self._compactor_if_needed()

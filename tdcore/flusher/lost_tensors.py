@@ -1,6 +1,6 @@
-"""LostTensors: counts tensors whose payload was dropped, each once, even with parts in several batches.
+"""LostTensors: count of tensors whose payload was dropped, each once, even with parts in several batches.
 
-Separate from backlog.py because it imports NumPy. Threads: the flusher's only.
+This module is separate from backlog.py because it imports NumPy. Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REMEMBERED = 4096  # number of stored tensors that may get more parts
 
 
 class LostTensors:
-    """Stores which tensors in several parts were counted already."""
+    """The tensors in several parts that were already counted."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[Key, None] = OrderedDict()

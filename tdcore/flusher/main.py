@@ -1,12 +1,12 @@
-"""The flusher as a separate process. The argument of `main` is JSON, made by session/runners.py:
+"""The flusher as a separate process. The argument of `main` is JSON from session/runners.py:
 
     {"fds": [memfds of the ring and its lanes], "pidfd": pidfd of the trainer or -1, "trainer_pid": 123,
      "out": "runs/demo", "worker": "worker_0", "attempt": 0, "spool": "/state/...",
      "options": {...FlusherOptions as JSON...}}
 
-Exit status 0: the ring was closed or the trainer died, and all that could be written is written. Any other
-status: the flusher failed and may be restarted on the same ring. It ignores the signals by which a trainer is
-stopped.
+Exit status 0: the ring was closed or the trainer died, and all data that could be written is written. Any
+other status: the flusher failed and may be restarted on the same ring. The flusher ignores the signals that
+stop a trainer.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class TrainerLiveness:
-    """Whether the trainer is alive. Threads: one.
+    """Detection of the end of the trainer. Threads: one.
 
-    pidfd: of the trainer, opened by the trainer; -1 if the system has none. Without it the process `pid` is
-    polled about ten times a second: it is dead if it does not exist, is a zombie, or has another start time.
+    pidfd: pidfd of the trainer, opened by the trainer; -1 if the system does not support pidfds. Without a
+    pidfd the process `pid` is polled about ten times a second: it is dead if it does not exist, is a zombie,
+    or has another start time.
     """
 
     def __init__(self, pid: int, pidfd: int) -> None:
@@ -110,7 +111,7 @@ def _start_time(pid: int) -> str:
 
 
 def _lower_priority() -> None:
-    """Lower the priority, allow all CPUs, and ignore signals for the trainer, as far as permitted."""
+    """Lower the priority, allow all CPUs, and ignore signals that stop the trainer, as far as permitted."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(name, signal.SIG_IGN)
     with contextlib.suppress(OSError):

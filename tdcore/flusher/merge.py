@@ -1,10 +1,10 @@
-"""Merges many small index files, and their small segments, into one, so that the number of files is bounded.
+"""Merge many small index files, and their small segments, into one, so that the number of files is bounded.
 
 A merge writes the merged segment, then the merged index file, which replaces the small files. The small files
-are deleted later, so that readers with a list of them can finish. The run is valid if the flusher is killed
-at any point: an index file whose range is contained in another one is ignored, and a segment that is in no
-index file is deleted. Every row is rewritten about log(length of the run) / log(merge_fan_in) times, every
-payload byte at most a few times. Threads: the flusher's only.
+are deleted later, so that readers with a list of the small files can finish. The run is valid if the flusher
+is killed at any point: an index file whose range is contained in another file's range is ignored, and a
+segment that is in no index file is deleted. Every row is rewritten about log(number of files) /
+log(merge_fan_in) times, every payload byte at most a few times. Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedSegment:
-    """A segment joined from others. moves: for each source segment, the bytes to add to its offsets."""
+    """A segment joined from others. moves: the bytes to add to the offsets of each source segment."""
 
     parts: list[Buffer]
     size: int
@@ -67,9 +67,9 @@ def small_files(entries: Sequence[IndexEntry], options: FlusherOptions) -> int:
 def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:
     """The oldest neighbours to be merged now; empty if there are none.
 
-    These are merge_fan_in neighbours of one level, so that the work is linear. After kills and failed merges
-    levels can be in any order. If a row of small files is longer than it could be in order, the smallest
-    neighbours of any level are merged.
+    These are merge_fan_in neighbours of one level, so that a row is rewritten once per level. After kills and
+    failed merges the levels can be in any order. If a sequence of small files is longer than the maximum of
+    ordered levels, the smallest neighbours of any level are merged.
     """
     for run, closed in _small_runs(entries, options):
         levels = [entry.summary.level if entry.summary else 0 for entry in run]
@@ -83,7 +83,7 @@ def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[I
             group = _fitting(_smallest_window(run, options.merge_fan_in), options)
             if len(group) >= 2:
                 return group
-        if closed and len(run) >= 4:  # a large file follows: no more neighbours will come
+        if closed and len(run) >= 4:  # a large file follows, so no more neighbours will be added
             group = _fitting(run, options)
             if len(group) >= 2:
                 return group
@@ -104,7 +104,7 @@ def final_groups(entries: Sequence[IndexEntry], options: FlusherOptions) -> list
 
 
 def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> MergeResult:
-    """Merge neighbouring files into one index file. Deletes nothing.
+    """Merge neighbouring files into one index file, without deleting files.
 
     Raises SinkError, or ValueError for damaged files.
     """
@@ -142,7 +142,7 @@ def join_segments(files: Sequence[bytes]) -> MergedSegment:
     """
     header: dict[str, Any] = {}
     pieces: list[Buffer] = []
-    starts: list[tuple[int, int]] = []  # where each file's data begins: there, and here within the data
+    starts: list[tuple[int, int]] = []  # where each file's data begins: in the file, and in the joined data
     end = pads = 0
     for file in files:
         tensors, data_start = _parse_segment(file)
@@ -175,7 +175,7 @@ def join_segments(files: Sequence[bytes]) -> MergedSegment:
 def _small_runs(
     entries: Sequence[IndexEntry], options: FlusherOptions
 ) -> Iterator[tuple[list[IndexEntry], bool]]:
-    """Rows of neighbouring small files, each with whether a large file follows it."""
+    """Sequences of neighbouring small files, each with whether a large file follows."""
     run: list[IndexEntry] = []
     for entry in entries:
         joins = not run or run[-1].range.last + 1 == entry.range.first
@@ -190,7 +190,7 @@ def _small_runs(
 
 
 def _most_in_order(run: Sequence[IndexEntry], fan_in: int) -> int:
-    """Maximum number of files in a row if each level has fewer than fan_in."""
+    """Maximum number of files in a sequence if each level has fewer than fan_in files."""
     records = run[-1].range.last - run[0].range.first + 1
     return (fan_in - 1) * (1 + math.ceil(math.log(max(records, fan_in), fan_in)))
 
@@ -238,7 +238,7 @@ def _row_groups(data: bytes) -> Iterator[pa.Table]:
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         if not file.schema_arrow.remove_metadata().equals(INDEX_SCHEMA):
-            raise ValueError("an index file has other columns than this version writes")
+            raise ValueError("an index file has different columns than this version writes")
         for at in range(file.num_row_groups):
             yield file.read_row_group(at)
     except pa.ArrowException as error:
@@ -255,7 +255,7 @@ def _write_all(writer: IndexWriter, tables: list[pa.Table]) -> int:
 
 
 def _moved(table: pa.Table, moves: dict[str, tuple[str, int]]) -> pa.Table:
-    """`table` with its rows pointing into the merged segment."""
+    """`table` with its rows referring to the merged segment."""
     table = table.replace_schema_metadata(None)
     if not moves or not table.num_rows:
         return table
@@ -282,7 +282,7 @@ def _moved(table: pa.Table, moves: dict[str, tuple[str, int]]) -> pa.Table:
 
 
 def _parse_segment(file: bytes) -> tuple[dict[str, Any], int]:
-    """Header and start of the data. Checks only the properties that joining needs."""
+    """Header and start of the data of a segment. Only the properties that joining needs are checked."""
     length = int.from_bytes(file[:8], "little")
     if len(file) < 8 or length > min(len(file) - 8, _MAX_HEADER_BYTES):
         raise ValueError("not a safetensors file: its header is longer than the file")

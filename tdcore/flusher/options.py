@@ -17,28 +17,28 @@ class FlusherOptions:
     """Options of a flusher, checked by the constructor. In JSON, durations are seconds.
 
     Attributes:
-        segment_bytes: Maximum of one flush, which is also at most a quarter of the ring. A flush starts when
-            the ring has this much.
-        visible_delay: A record is written after about this long at the latest.
-        min_poll: Pause between two polls of the ring, right after there was work.
+        segment_bytes: Maximum size of one flush, which is also at most a quarter of the ring. A flush starts
+            when the ring has data of this size.
+        visible_delay: Maximum time, approximately, until a record is written.
+        min_poll: Pause between two polls of the ring after a poll with work.
         busy_poll: Longest pause while the ring fills fast.
         max_poll: Longest pause otherwise. A poll wakes the process and costs about 0.1 ms of CPU.
         heartbeat: Interval of reports to the trainer.
         stop_poll: Interval of polls for requests in control/.
-        remote_stop_poll: The same for a run in a bucket, which charges for each of the two keys.
-        merge_fan_in: Number of small index files that become one.
-        small_index_bytes, small_segment_bytes: Limits of small files.
-        merged_segment_bytes: Maximum of a merged segment.
-        grace: How long merged files are kept before they are deleted.
-        spill_after: How long an upload to a bucket is tried before objects are stored in the spool.
-        spill_fill: Share of the ring above which objects are stored in the spool at once.
+        remote_stop_poll: The same for a run in a bucket, where each poll of the two keys costs money.
+        merge_fan_in: Number of small index files that are merged into one.
+        small_index_bytes, small_segment_bytes: Maximum sizes of small files.
+        merged_segment_bytes: Maximum size of a merged segment.
+        grace: Time for which merged files are kept before they are deleted.
+        spill_after: Time for which an upload to a bucket is tried before objects are stored in the spool.
+        spill_fill: Share of the ring above which objects are stored in the spool immediately.
         retry_delay: Pause after a failure of the sink.
         give_up_fill: Share of the ring above which payloads are dropped, oldest first, while the sink fails.
         kept_bytes: Memory for the rows of dropped payloads.
-        end_deadline: How long a failing sink is retried at the end.
+        end_deadline: Time for which a failing sink is retried at the end.
         full_deadline: The same for a disk without space.
         final_merge: Maximum time for merging at the end.
-        catch_up: The same if far too many small files are left, for example after the death of a flusher.
+        catch_up: The same if far too many small files are left, for example after a crash of a flusher.
     """
 
     segment_bytes: int = 64 * _MIB
@@ -92,7 +92,7 @@ class FlusherOptions:
         return cls(**made)
 
     def as_json(self) -> dict[str, int | float]:
-        """Numbers only, for the flusher process."""
+        """Return the options as JSON numbers, for the flusher process."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: value.total_seconds() if isinstance(value, timedelta) else value

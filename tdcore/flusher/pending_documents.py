@@ -1,7 +1,7 @@
-"""PendingDocuments: documents of the run, such as collections.json, that come through the ring.
+"""PendingDocuments: documents of the run, such as collections.json, that are passed through the ring.
 
 The object also remembers small files that are written again when the folder of the run was removed.
-Threads: the flusher's only.
+Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PendingDocuments:
         return [(key, self._newest[key]) for key in sorted(self._unsaved)]
 
     def mark_saved(self, key: str, data: bytes) -> None:
-        """Note that these bytes are durable."""
+        """Record that these bytes are durable."""
         if self._newest.get(key) == data:
             self._unsaved.discard(key)
 
@@ -40,12 +40,12 @@ class PendingDocuments:
                     self._newest[key] = self._sink.get(key)
 
     def update(self, documents: Iterable[tuple[str, bytes]]) -> None:
-        """Take documents from the ring, in order. Unchanged ones and invalid keys are skipped."""
+        """Add documents from the ring, in order. Unchanged documents and invalid keys are skipped."""
         for key, data in documents:
             if self._newest.get(key) != data and is_key(key):
                 self._newest[key] = data
                 self._unsaved.add(key)
 
     def restore(self) -> None:
-        """The run's folder was removed: mark all documents as not saved."""
+        """Mark all documents as not saved, because the run's folder was removed."""
         self._unsaved.update(self._newest)

@@ -1,7 +1,7 @@
-"""Pipeline: writes of the flusher that are in progress, in order.
+"""Pipeline: the flusher's writes in progress, in order.
 
 A PipelinedSink runs several writes at the same time. With any other sink, a write is complete when start()
-returns. Threads: the flusher's only.
+returns. Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIMIT = 16
 
 
 class Pipeline:
-    """Writes to `sink`, and collects the results in the order in which the writes were started."""
+    """Writes to `sink`, whose results are collected in the order in which the writes were started."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -45,7 +45,7 @@ class Pipeline:
 
     @property
     def trouble(self) -> str:
-        """Why the sink keeps objects on the local disk; "" if it does not."""
+        """The reason why the sink keeps objects on the local disk; "" if the sink keeps none."""
         return self._pipelined.trouble if self._pipelined is not None else ""
 
     @property
@@ -83,10 +83,10 @@ class Pipeline:
         done()
 
     def collect(self) -> bool:
-        """Call `done` of each write that has become durable. False if there was none.
+        """Call `done` of each write that has become durable. Return False if there was none.
 
-        Raises SinkError if a write failed. Then no write is in progress, and all writes whose `done` was not
-        called must be started again.
+        Raises SinkError if a write failed. In this case no write is in progress, and all writes whose `done`
+        was not called must be started again.
         """
         worked = False
         while self._started and self._started[0][0].done():
@@ -101,12 +101,12 @@ class Pipeline:
         return worked
 
     def relieve(self) -> None:
-        """The memory of the writes in progress is needed: the sink should keep them on the local disk."""
+        """Free the memory of the writes in progress: the sink should keep them on the local disk."""
         if self._pipelined is not None and self._started and not self._pipelined.trouble:
             self._pipelined.relieve()
 
     def _wait_for_failures(self) -> None:
-        """A write failed, so all later writes fail too. Wait for them: they use their memory until then."""
+        """Wait for all later writes, which fail too after a failed write and use their memory until then."""
         wait([future for future, _ in self._started])
         self._started.clear()
         if self._pipelined is not None:

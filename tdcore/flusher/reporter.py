@@ -1,6 +1,6 @@
-"""Reporter: sends progress, errors and heartbeats to the trainer through the ring.
+"""Reporter: reports of progress, errors and heartbeats to the trainer through the ring.
 
-Threads: the flusher's only.
+Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Reports through `consumer`. heartbeat: seconds between two heartbeats."""
+    """Reports that are sent through `consumer`. heartbeat: seconds between two heartbeats."""
 
     def __init__(self, consumer: Consumer, ledger: Ledger, *, heartbeat: float) -> None:
         self._consumer = consumer
@@ -28,14 +28,14 @@ class Reporter:
         self._highest_step = -1
 
     def heartbeat(self, now: float, trouble: str) -> None:
-        """Send a heartbeat when it is due. trouble: why the sink keeps objects back; "" if it does not."""
+        """Send a heartbeat when it is due. trouble: why the sink keeps objects back; "" if it keeps none."""
         if now >= self._next_heartbeat:
             self.report_error(trouble if trouble != self._trouble else None)
             self._trouble = trouble
             self._next_heartbeat = now + self._heartbeat
 
     def report_error(self, error: str | None) -> None:
-        """Report the current error: "" clears the last one, None leaves it."""
+        """Report the current error: "" clears the last error, None keeps it."""
         self._consumer.report(records=0, bytes=0, rows=0, last_step=self._last_step(), error=error)
 
     def report_index_file(self, summary: IndexSummary, error: str | None) -> None:
@@ -49,7 +49,7 @@ class Reporter:
         )
 
     def _last_step(self) -> int:
-        """The highest step so far. A later file may have rows of an earlier step only, or no rows."""
+        """The highest step so far. A later file may have only rows of earlier steps, or no rows."""
         newest = self._ledger.entries[-1].summary if self._ledger.entries else None
         if newest is not None:
             self._highest_step = max(self._highest_step, newest.last_step)

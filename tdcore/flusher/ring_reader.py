@@ -1,6 +1,6 @@
-"""RingReader: takes records out of the ring as batches, and releases their memory in the same order.
+"""RingReader: reader of batches of records from the ring, whose memory is released in the same order.
 
-Threads: the flusher's only.
+Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["RingReader"]
 
 _MANY_BYTES = 1 << 62
-_FILLING_SHARE = 8  # from this share of a batch on, the ring is polled often
+_FILLING_SHARE = 8  # the ring is polled often if it has this share of a batch
 
 Documents = list[tuple[str, bytes]]
 
 
 class RingReader:
-    """The batches of `worker` in `attempt`. A batch has at most segment_bytes and 1/`share` of the ring.
+    """The batches of `worker` in `attempt`, of at most segment_bytes and at most 1/`share` of the ring.
 
     documents: called with the documents from the ring, in order.
     """
@@ -52,7 +52,7 @@ class RingReader:
         self._share = share
         self._max_records = consumer.slots // share
         self._documents = documents
-        self._names: RingNameTable | None = None  # made with the first batch: it imports pyarrow
+        self._names: RingNameTable | None = None  # created for the first batch, because it imports pyarrow
         self._lost: LostTensors | None = None  # likewise
         self._next_ticket = 0  # first ticket of the next index file
         self._repeated: deque[FileRange] = deque()  # files that an earlier flusher had begun
@@ -60,7 +60,7 @@ class RingReader:
     def resume(self, covered: int) -> bool:
         """Continue after ticket `covered`, the last one in an index file, and release all records up to it.
 
-        Returns False if some of these records are not complete yet; the caller then calls again.
+        Returns False if some of these records are not complete yet; the caller must then call again.
         """
         self._next_ticket = covered + 1
         while (ahead := self._next_ticket - self._consumer.head_ticket) > 0:
@@ -72,7 +72,7 @@ class RingReader:
         return True
 
     def skip_lost(self) -> FileRange | None:
-        """Tickets that were released but are in no index file: an earlier flusher lost them. None if none."""
+        """Tickets that an earlier flusher released without an index file, which are lost; or None."""
         first, head = self._next_ticket, self._consumer.head_ticket
         if head <= first:
             return None
@@ -98,7 +98,7 @@ class RingReader:
             self._repeated.popleft()
 
         from tdcore.flusher.flush_batch import (
-            FlushBatch,  # imports pyarrow, so not before there is something to write
+            FlushBatch,  # imports pyarrow, so imported for the first batch
         )
         from tdcore.flusher.index_table import RingNameTable
         from tdcore.flusher.lost_tensors import LostTensors
@@ -121,7 +121,7 @@ class RingReader:
 
     @property
     def _max_bytes(self) -> int:
-        """Maximum of one batch. The ring may be smaller than configured if memory is short."""
+        """Maximum size of one batch. The ring may be smaller than configured if memory is short."""
         return min(self._segment_bytes, self._consumer.data_bytes // self._share)
 
     @property

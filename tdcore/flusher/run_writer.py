@@ -1,6 +1,6 @@
-"""RunWriter: writes documents, index files of lost rows, and batches of records to the sink, in this order.
+"""RunWriter: writer of documents, index files of lost rows, and batches of records, in this order.
 
-Threads: the flusher's only.
+Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _REMOTE_RING_SHARE = 16  # the same if several flushes run at the same time
 
 
 class RunWriter:
-    """Writes the records of one ring. `ledger` has the index files of its worker and attempt.
+    """The writer of the records of one ring. `ledger` has the index files of its worker and attempt.
 
-    written: called with the summary of each index file that is durable. report_error: reports an error to the
+    written: called with the summary of each durable index file. report_error: reports an error to the
     trainer. See Flusher for the other arguments.
     """
 
@@ -67,7 +67,7 @@ class RunWriter:
             documents=self.documents.update,
             run_id=run_id,
         )
-        self.leftovers = False  # whether files may exist that no index file needs
+        self.leftovers = False  # whether unneeded files may exist
         self._started = 0  # batches of the reader that are being written
         self._oldest: float | None = None  # when the oldest record in the ring was first seen
 
@@ -87,7 +87,7 @@ class RunWriter:
         return ending or delayed or self.reader.full
 
     def flush(self, now: float) -> bool:
-        """Start to write pending objects, or else the next batch. False if neither is possible.
+        """Start to write pending objects, or else the next batch. Return False if neither is possible.
 
         Raises SinkError.
         """
@@ -104,7 +104,7 @@ class RunWriter:
     def resume(self, begun: list[FileRange]) -> bool:
         """Continue after the files of earlier flushers. begun: files that they had begun to write.
 
-        False if the ring is not readable yet; call again then.
+        Returns False if the ring is not readable yet; call again in this case.
         """
         if not self.reader.resume(self._ledger.covered):
             return False
@@ -116,11 +116,11 @@ class RunWriter:
         return True
 
     def reset(self) -> None:
-        """Start all writes again after a failed write; the writes after it have failed too."""
+        """Start all writes again after a failed write, because the later writes have failed too."""
         self._started = 0
 
     def write_again(self, covered: int | None, gaps: list[IndexGap]) -> None:
-        """The run's folder was removed. covered: last ticket that was in it; gaps: take its place."""
+        """Write the files of a removed run folder again. covered: its last ticket. gaps: replace its rows."""
         self.documents.restore()
         for batch in self.reader.batches:
             batch.forget_written()
@@ -130,7 +130,7 @@ class RunWriter:
     def give_up_oldest(self) -> bool:
         """Drop the payloads of the oldest batch if the ring is too full, so that the training never waits.
 
-        Called while the sink fails. False if nothing was dropped.
+        Called while the sink fails. Returns False if no payload was dropped.
         """
         if self._consumer.fill <= self._options.give_up_fill:
             return False
@@ -153,21 +153,21 @@ class RunWriter:
         return True
 
     def count_backlog_lost(self) -> None:
-        """Count the rows of the backlog as dropped: they cannot be written any more."""
+        """Count the rows of the backlog as dropped, because they cannot be written any more."""
         if self.backlog:
-            from tdcore.flusher.index_table import IO_ERROR  # pyarrow is loaded: the rows needed it
+            from tdcore.flusher.index_table import IO_ERROR  # pyarrow is already loaded for the rows
 
             self._consumer.count_drop(IO_ERROR, self.backlog.uncounted_rows, 0)
 
     def count_ring_lost(self) -> None:
-        """Count all records of the ring as dropped: they cannot be written any more."""
+        """Count all records of the ring as dropped, because they cannot be written any more."""
         while self.reader.take() is not None:
             pass
         for batch in self.reader.batches:
             batch.count_lost(self._consumer, rows_kept=False)
 
     def _save_documents(self) -> bool:
-        """Write all documents. They are rare, so nothing else is written at the same time."""
+        """Write all documents. They are rare, so no other object is written at the same time."""
         if self.pipeline.busy:
             return False
         for key, data in self.documents.unsaved:
@@ -175,7 +175,7 @@ class RunWriter:
         return True
 
     def _write_backlog(self) -> bool:
-        """Write the first file of the backlog. One at a time, and before all batches."""
+        """Write the first file of the backlog. One file is written at a time, before all batches."""
         if self.pipeline.busy:
             return False
         item = self.backlog.first()
@@ -193,9 +193,9 @@ class RunWriter:
         self._ledger.begin(batch.range)
         try:
             objects = batch.objects()
-        except Exception as error:  # a bug in tdcore: this batch must not block all later ones
+        except Exception as error:  # a bug in tdcore: this batch must not block later batches
             if self.pipeline.busy:
-                return False  # the batches before it are written first
+                return False  # the earlier batches are written first
             self._give_up_broken(batch, error)
             return True
         self._started += 1
@@ -207,7 +207,7 @@ class RunWriter:
         return True
 
     def _batch_written(self) -> None:
-        """Handle the oldest batch, which is durable now."""
+        """Handle the oldest batch after it has become durable."""
         file = self.reader.batches[0].index_file()
         self._record(file.range, file.size, file.summary)
         self._started -= 1
@@ -216,7 +216,7 @@ class RunWriter:
     def _take(self, now: float) -> FlushBatch | None:
         batch = self.reader.take()
         if batch is not None:
-            self._oldest = now  # of the records after it
+            self._oldest = now  # of the later records
         return batch
 
     def _record(self, place: FileRange, size: int, summary: IndexSummary) -> None:
@@ -230,7 +230,8 @@ class RunWriter:
         )
         worker = self._ledger.worker
         print_message(
-            f"{worker}: {message}. This is a bug in tdcore; the records are skipped and counted as a gap."
+            f"{worker}: {message}. This is a bug in tdcore: please report it. The records are skipped and "
+            "counted as a gap."
         )
         self._report_error(message)
         self.leftovers = True

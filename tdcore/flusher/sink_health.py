@@ -1,4 +1,4 @@
-"""SinkHealth: whether the sink accepts writes, and when to try it again. Threads: the flusher's only."""
+"""SinkHealth: whether the sink accepts writes, and when to retry. Threads: only the flusher's thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["SinkHealth"]
 
 
 class SinkHealth:
-    """State of the sink after the last write. Times are those of the flusher's clock, in seconds.
+    """State of the sink after the last write. Times are in seconds of the flusher's clock.
 
     retry_delay: pause after a failure. where: name of the worker, for messages.
     """
@@ -28,7 +28,7 @@ class SinkHealth:
         return self.failing and now < self._retry_at
 
     def record_failure(self, error: Exception, now: float) -> bool:
-        """A write failed. Prints a message for the first failure only. True if the error is a new one."""
+        """Record a failed write, and print a message for the first one. Return whether the error is new."""
         self._retry_at = now + self._retry_delay
         new = not self.failing or self.message != str(error)
         if not self.failing:
@@ -43,7 +43,7 @@ class SinkHealth:
         return new
 
     def record_success(self) -> bool:
-        """A write succeeded. True if the write before it failed."""
+        """Record a successful write. Return whether the write before it failed."""
         was, self.failing, self.since, self.message = self.failing, False, None, ""
         self.full = False
         return was

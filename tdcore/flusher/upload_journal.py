@@ -1,11 +1,11 @@
-"""UploadJournal: the uploads of a flusher in a local file, so that a restart needs no listing.
+"""UploadJournal: a local file with the uploads of a flusher, so that a restart needs no listing.
 
 Each line is a JSON object: {"begin": ...} before a file is written, {"file": ...} when an index file is
-durable, {"merge": ...} when an index file replaces others. A restarted flusher writes the files that were
-begun once more, with the same names and the same bytes.
+durable, {"merge": ...} when an index file replaces others. A restarted flusher writes all begun files again,
+with the same names and the same bytes.
 
-The journal must survive the flusher, not the machine: without the machine the ring is lost too. So it is
-never synced to disk. Threads: the flusher's only.
+The journal must survive a crash of the flusher, but not of the machine, because the ring is then lost too.
+The journal is therefore never synced to disk. Threads: only the flusher's thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class JournalContent:
 
 
 class UploadJournal:
-    """The journal at `path`, created with its first line, and removed if a line cannot be written."""
+    """The journal at `path`. It is created with its first line, and removed if a line cannot be written."""
 
     def __init__(self, path: Path, *, worker: str, attempt: int) -> None:
         self._path = path
@@ -49,22 +49,22 @@ class UploadJournal:
         self._append({"start": self._attempt})
 
     def begin(self, place: FileRange) -> None:
-        """The segment and the index file of this range will be written next."""
+        """Record that the segment and the index file of this range will be written next."""
         self._append({"begin": [place.first, place.last]})
 
     def add(self, place: FileRange, size: int, summary: IndexSummary | None) -> None:
-        """Note that the index file of this range is durable."""
+        """Record that the index file of this range is durable."""
         self._append({"file": _file(place, size, summary)})
 
     def replace(self, place: FileRange, size: int, summary: IndexSummary | None) -> None:
-        """The index file of this range replaces those that it covers."""
+        """Record that the index file of this range replaces the index files that it covers."""
         self._append({"merge": _file(place, size, summary)})
 
     def read(self) -> JournalContent | None:
         """The contents of the journal; None if it does not exist or is damaged."""
         try:
             lines = self._path.read_bytes().split(b"\n")
-            if lines[-1]:  # half a line: its writer was killed
+            if lines[-1]:  # an incomplete line, whose writer was killed
                 os.truncate(self._path, self._path.stat().st_size - len(lines[-1]))
         except OSError:
             return None
@@ -72,7 +72,7 @@ class UploadJournal:
         begun: list[FileRange] = []
         try:
             if "start" not in json.loads(lines[0]):
-                return None  # the beginning is missing
+                return None  # the beginning of the journal is missing
             for line in lines[1:-1]:
                 self._apply(json.loads(line), files, begun)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -117,7 +117,8 @@ class UploadJournal:
         except OSError as error:
             self._broken = True
             print_message(
-                f"{self._worker}: the journal {self._path} cannot be written ({error}); it is no longer used"
+                f"{self._worker}: the journal {self._path} cannot be written ({error}) and is "
+                "removed; a restarted flusher lists the bucket instead"
             )
             self._remove()
 

@@ -1,7 +1,8 @@
 """The lock of the writer of one worker's files in one attempt: its flusher, or `tdcore merge`.
 
-An advisory lock (flock) on the worker's claim, `attempts/<attempt>-<worker>.json`, in a local run. The kernel
-releases it when the holding process ends, also after a crash. Threads: any; a lock belongs to its caller.
+The lock is an advisory lock (flock) on the worker's claim, `attempts/<attempt>-<worker>.json`, in a local
+run. The kernel releases the lock when the holding process ends, even after a crash. Threads: any; a lock
+belongs to its caller.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def hold_writer_lock(root: Path, worker: str, attempt: int) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """A locked descriptor of the file; read-only where possible, so that a disk can become read-only."""
-    for access in (os.O_RDONLY, os.O_RDWR):  # NFS locks what is open for writing only
+    """A locked descriptor of the file, read-only if possible, so that a disk can become read-only."""
+    for access in (os.O_RDONLY, os.O_RDWR):  # NFS locks only files that are open for writing
         try:
             fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -62,8 +63,8 @@ def _locked(path: Path) -> int:
 def wait_for_writer_lock(root: Path, worker: str, attempt: int, say: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock for the flusher as soon as it is free; continue without it where flock is not supported.
 
-    Another process holds it only while it merges the files of a trainer that seemed to be gone. say: prints a
-    message that the flusher waits.
+    Another process holds the lock only while it merges the files of a trainer that seemed to have ended. say:
+    prints a message that the flusher waits.
     """
     deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
     with contextlib.ExitStack() as held:

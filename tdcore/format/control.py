@@ -3,10 +3,10 @@
     control/stop-<attempt>.json               stop (tdcore.session.StopRequest reads it)
     control/capture-<attempt>-<number>.json   capture more for some steps: CaptureRequest
 
-Capture requests are numbered from 0 without gaps, and each is created exclusively (Sink.put_new). So several
-processes can send requests without overwriting each other's, and the flusher reads one key only: that of the
-next number. Requests hold exact names of tensors: the training never runs a pattern from a file.
-Threads: plain values.
+Capture requests are numbered from 0 without gaps, and each is created exclusively (Sink.put_new). Several
+processes can therefore send requests without overwriting each other's requests, and the flusher reads only
+the key of the next number. Requests contain exact names of tensors: the training never runs a pattern from a
+file. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 LEVELS = ("values", "statistics")
-MAX_CAPTURE_REQUESTS = 100  # per attempt; the flusher reads no more
+MAX_CAPTURE_REQUESTS = 100  # per attempt; the flusher ignores later requests
 MAX_NAMES = 64  # per request
 MAX_NAME_BYTES = 1024
 MAX_STEPS = 1000
 MAX_REQUEST_BYTES = 8192  # size of the field in the control page
-_MAX_TEXT = 200  # of what is only for people
+_MAX_TEXT = 200  # maximum length of a text for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class CaptureRequest:
             raise ConfigError(f"level must be {' or '.join(map(repr, LEVELS))}, got {self.level!r:.80}")
         unknown = [mode for mode in self.modes if mode not in ModeKeys.__members__]
         if unknown:
-            raise ConfigError(f"modes are {', '.join(ModeKeys.__members__)}, got {unknown[0]!r:.80}")
+            raise ConfigError(f"modes must be {', '.join(ModeKeys.__members__)}, got {unknown[0]!r:.80}")
 
     def document(self, *, attempt: int) -> bytes:
         """Content of the file. Raises ConfigError if it is larger than a training accepts."""

@@ -2,10 +2,10 @@
 
     run.json    attempts/<attempt>-<worker>.json    end/<worker>/<attempt>.json    collections.json
 
-They may be damaged, or written by another program. Every fault raises RunCorrupt with the file, the field and
-its value: text that is not JSON, a repeated key, more or deeper containers than any document has (they would
-take many times the file's bytes in memory), and numbers that are not whole, negative or too large. Fields
-that tdcore does not use stay as they are, in `document`. Pure functions, any thread.
+The files may be damaged, or written by another program. Every fault raises RunCorrupt with the file, the
+field and its value: text that is not JSON, a repeated key, more or deeper containers than any document has
+(they would need many times the file's bytes in memory), and numbers that are not whole, negative or too
+large. Fields that tdcore does not use are kept in `document`. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "parse_run",
 ]
 
-_MAX_CONTAINERS = 1_000_000  # lists and objects of one document
+_MAX_CONTAINERS = 1_000_000  # maximum number of lists and objects in one document
 _MAX_DEPTH = 64
 _MAX_ID_CHARS = 128
 _MAX_NUMBER = (1 << 63) - 1
@@ -74,7 +74,7 @@ class Run:
 
     @cached_property
     def by_number(self) -> dict[int, Attempt]:
-        """Attempt of each number."""
+        """Attempts by number."""
         return {attempt.number: attempt for attempt in self.attempts}
 
 
@@ -111,7 +111,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"the key {clipped(twice, 80)} is there twice in one object")
+        raise ValueError(f"the key {clipped(twice, 80)} occurs twice in one object")
     return found
 
 
@@ -133,7 +133,8 @@ def _inside(value: Any) -> Iterable[Any]:
 class Fields:
     """The fields of one object of a document, validated when they are read. where: for messages.
 
-    Raises RunCorrupt if it is not an object; each method raises RunCorrupt for a field of another type.
+    The constructor raises RunCorrupt if the document is not an object; each method raises RunCorrupt for a
+    field of another type.
     """
 
     def __init__(self, document: object, where: str) -> None:
@@ -155,14 +156,14 @@ class Fields:
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text."""
+        """A text field."""
         value = self.document.get(name, default)
         if not isinstance(value, str):
             raise self.wrong(name, "a text")
         return value
 
     def flag(self, name: str) -> bool:
-        """true or false."""
+        """A field that is true or false."""
         value = self.document.get(name)
         if not isinstance(value, bool):
             raise self.wrong(name, "true or false")
@@ -204,7 +205,7 @@ def parse_run(data: bytes, where: str) -> Run:
     """Parse run.json. Raises RunCorrupt, UnsupportedFormat."""
     fields = Fields(parse_json(data, where), where)
     if "format" not in fields.document:
-        raise RunCorrupt(f"{where} is not that of a tdcore run: it has no field 'format'")
+        raise RunCorrupt(f"{where} is not the file of a tdcore run: it has no field 'format'")
     check_format(fields, where)
     run_id = fields.text("run_id")
     if not 0 < len(run_id) <= _MAX_ID_CHARS:
@@ -218,7 +219,7 @@ def parse_run(data: bytes, where: str) -> Run:
     for entry in entries:
         attempt = _attempt(Fields(entry, f"{where}: an attempt"))
         if attempt.number in found:
-            raise RunCorrupt(f"{where}: attempt {attempt.number} is there twice")
+            raise RunCorrupt(f"{where}: attempt {attempt.number} occurs twice")
         found[attempt.number] = attempt
     return Run(
         run_id=run_id, attempts=tuple(found[number] for number in sorted(found)), document=fields.document

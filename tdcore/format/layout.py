@@ -4,7 +4,7 @@
     collections.json                collections with their tensors
     collections/<worker>.json       the same for each further worker of a job
     index/<worker>/<range>.parquet       one row per tensor and step
-    data/<worker>/<range>.safetensors    payloads ("segments") that rows point into
+    data/<worker>/<range>.safetensors    payloads ("segments") that rows refer to
     findings/<rule>.jsonl           findings of rules
     control/stop-<attempt>.json     request to stop that attempt
     control/capture-<attempt>-<number>.json   requests to capture more for some steps, numbered from 0
@@ -12,7 +12,7 @@
 
 Keys are relative to the run and always use "/". <range> is <attempt:04d>-<first:012d>-<last:012d>: the ring
 tickets, inclusive, that it covers. The index files of one worker and attempt cover all tickets from 0 without
-gaps. A file supersedes another one whose range is inside its own: `live_ranges` selects the files to read.
+gaps. A file supersedes another file whose range is inside its own: `live_ranges` selects the files to read.
 Pure functions without input or output, any thread. The first use of INDEX_SCHEMA imports pyarrow.
 """
 
@@ -90,7 +90,7 @@ SUMMARY_KEY = b"tdcore"  # key of the summary in an index file's metadata (flush
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 EPOCH_SCALAR = "epoch"  # name of the number that Hook.set_epoch() sets, in the first saved step of an epoch
 LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
-# Maximum length of a text in the index: readers reject longer ones, so the writer refuses them.
+# Maximum length of a text in the index. Readers reject longer texts, so the writer rejects them too.
 MAX_NAME_CHARS = 65536
 MAX_ATTEMPT = 10**4 - 1  # highest number of an attempt
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
@@ -116,7 +116,7 @@ STATISTICS_COLUMNS = (
 )
 
 _MAX_DOCUMENT_BYTES = 64 << 20
-_MAX_COLLECTIONS_BYTES = 256 << 20  # they have the names of tensors of all attempts
+_MAX_COLLECTIONS_BYTES = 256 << 20  # it has the names of the tensors of all attempts
 _MAX_CONTROL_BYTES = 1 << 20
 _MAX_TICKET = 10**12 - 1
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
@@ -182,7 +182,7 @@ class FileRange:
 
 
 def worker_name(rank: int) -> str:
-    """Worker of a rank: "worker_0"."""
+    """Name of the worker of a rank: "worker_0"."""
     if rank < 0:
         raise ValueError(f"rank must be 0 or more, got {rank}")
     return f"worker_{rank}"
@@ -209,12 +209,12 @@ def index_key(worker: str, attempt: int, first: int, last: int) -> str:
 
 
 def segment_name(attempt: int, first: int, last: int) -> str:
-    """File name of a segment, as the `segment` column holds it."""
+    """File name of a segment, as in the column `segment`."""
     return f"{_range_name(attempt, first, last)}.safetensors"
 
 
 def segment_key(worker: str, segment: str) -> str:
-    """Key of the segment that a row names. Raises ValueError for anything but a plain segment name."""
+    """Key of the segment that a row names. Raises ValueError unless the name is a plain segment name."""
     if parse_segment_name(segment) is None:
         raise ValueError(
             f"segment {segment!r} is not a segment name ('<attempt>-<first>-<last>.safetensors'); "
@@ -272,7 +272,7 @@ def size_limit(key: str) -> int | None:
 
 
 def parse_index_key(key: str) -> FileRange | None:
-    """Range of an index file; None for any other key (so a listing may hold anything)."""
+    """Range of an index file; None for any other key."""
     return _parse_range(_INDEX_PATTERN, key)
 
 
@@ -282,7 +282,7 @@ def parse_data_key(key: str) -> FileRange | None:
 
 
 def parse_segment_name(name: str) -> tuple[int, int, int] | None:
-    """(attempt, first, last) of a segment's file name; None for anything else."""
+    """(attempt, first, last) of a segment's file name; None for any other name."""
     match = _SEGMENT_PATTERN.fullmatch(name)
     if match is None:
         return None
@@ -297,7 +297,7 @@ def parse_end_key(key: str) -> tuple[str, int] | None:
 
 
 def live_ranges(ranges: Iterable[FileRange]) -> list[FileRange]:
-    """The files to read: those that no other file supersedes, by worker, attempt and first ticket."""
+    """The files to read, which no other file supersedes, by worker, attempt and first ticket."""
     live: list[FileRange] = []
     for each in sorted(set(ranges), key=lambda r: (r.worker, r.attempt, r.first, -r.last)):
         if not live or not live[-1].contains(each):

@@ -2,10 +2,10 @@
 
 A regular expression in collections.json, or in the rules that a run names, is untrusted. Python's `re`
 backtracks, so a pattern of ten characters can take years for a name of forty. RE2, which is part of pyarrow,
-takes time in proportion to the text. It has no look-around, back references, possessive and atomic groups.
-`\\d`, `\\w` and `\\s` match ASCII only, and `$` matches at the very end only. A pattern that RE2 cannot run,
-or that takes longer than RunPatterns allows, matches nothing and is listed in `refused`; names that the hook
-listed as members still count. Patterns from the user are searched with `re`.
+takes time in proportion to the text. RE2 has no look-around, no back references, and no possessive or atomic
+groups. `\\d`, `\\w` and `\\s` match ASCII only, and `$` matches at the very end only. A pattern that RE2
+cannot run, or that takes longer than RunPatterns allows, matches nothing and is listed in `refused`; names
+that the hook listed are still members. Patterns from the user are searched with `re`.
 
 Threads: an object belongs to one reader. pyarrow is imported when the first name is searched.
 """
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["RunPattern", "RunPatterns"]
 
-_SECONDS = 5.0  # for all patterns of a run
-_MAX_CHARS = 1 << 16  # of a pattern
-_BATCH_CHARS = 1 << 16  # of names that are searched at once, between two checks of the time
+_SECONDS = 5.0  # CPU time for all patterns of a run
+_MAX_CHARS = 1 << 16  # maximum length of a pattern
+_BATCH_CHARS = 1 << 16  # total length of names that are searched between two checks of the time
 _SHOWN = 120
 _REMARKS = 5
 
@@ -43,21 +43,21 @@ class RunPatterns:
         return RunPattern(text, self)
 
     def matching(self, texts: Iterable[str], names: Sequence[str]) -> set[str]:
-        """The names that one of the patterns finds."""
+        """The names in which at least one of the patterns is found."""
         return {name for text in texts for name in self.search(text, names)}
 
     def remarks(self) -> list[str]:
-        """A sentence for each of the first refused patterns, and the number of further ones."""
+        """A sentence for each of the first refused patterns, and the number of further patterns."""
         found = [
-            f"the run's pattern {text[:_SHOWN]!r} is not searched with ({why}); the tensors that it lists "
-            "by name count"
+            f"the run's pattern {text[:_SHOWN]!r} is not searched with ({why}); only the tensors "
+            "that are listed by name belong to the collection"
             for text, why in list(self.refused.items())[:_REMARKS]
         ]
         more = len(self.refused) - _REMARKS
         return found + ([f"... and {more:,} more patterns of the run"] if more > 0 else [])
 
     def search(self, text: str, names: Sequence[str]) -> list[str]:
-        """The names that the pattern finds, in their order."""
+        """The names in which the pattern is found, in their order."""
         if text in self.refused:
             return []
         if len(text) > _MAX_CHARS:
@@ -71,7 +71,7 @@ class RunPatterns:
             start = self._clock()
             try:
                 found += _search(text, batch)
-            except ValueError as error:  # of Arrow, or for text that cannot be encoded
+            except ValueError as error:  # from Arrow, or for text that cannot be encoded
                 self.refused[text] = str(error).partition("\n")[0][:_SHOWN]
                 return []
             finally:

@@ -1,7 +1,7 @@
 """Position of one worker's part of a tensor in the global tensor: the index column `shard`.
 
 The part is a box at `offset` in a tensor of `global_shape`; the row has the shape of the part. A replicated
-tensor has offset zeros and the global shape. partial: None, or the reduction over workers ("sum", "avg",
+tensor has zero offsets and the global shape. partial: None, or the reduction over workers ("sum", "avg",
 "norm_2", ...) that combines the parts. Pure values; any thread.
 """
 

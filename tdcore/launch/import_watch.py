@@ -1,7 +1,7 @@
 """A callback after the first import of a module.
 
 The imported module has the same spec and the same loader as without the callback. A search without an import
-(importlib.util.find_spec) does not call it. Threads: the importing thread runs the callback.
+(importlib.util.find_spec) does not call the callback. Threads: the importing thread runs the callback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["after_import"]
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Call `call` after the first import of the top-level module `name`, or now if it is imported already."""
+    """Call `call` after the first import of the top-level module `name`; immediately if it is imported."""
     if name in sys.modules:
         call()
     else:
@@ -25,7 +25,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _ImportFinder(MetaPathFinder):
-    """Finder that finds the module through the other finders and wraps its loader."""
+    """Finder that searches the module with the other finders and wraps its loader."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class _ImportFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See MetaPathFinder. None for any other module."""
+        """The module's spec, with a wrapped loader; None for any other module."""
         if fullname != self._name:
             return None
         for finder in list(sys.meta_path):
@@ -63,12 +63,12 @@ class _Loader(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See Loader. Calls the module's own loader."""
+        """Create the module with its own loader."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """See Loader. Calls the module's own loader and makes it the loader of the module again."""
+        """Execute the module with its own loader, which becomes its only loader again."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,8 +1,9 @@
-"""`tdcore run [options] train.py args...`: records the training of a script without changes to the script.
+"""`tdcore run [options] train.py args...`: record the training of a script without changes to the script.
 
-Also `python -m tdcore.run`, for torchrun: `torchrun --nproc-per-node 2 -m tdcore.run train.py`.
-The script runs in this process as with python (script.py). After its import of torch, hooks/pytorch
-attaches a hook to its training. A failure inside tdcore does not end the script. Threads: the main thread.
+The same command is `python -m tdcore.run`, for torchrun: `torchrun --nproc-per-node 2 -m tdcore.run
+train.py`. The script runs in this process as with python (script.py). After its import of torch,
+hooks/pytorch attaches a hook to its training. A failure inside tdcore does not end the script. Threads: the
+main thread.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ Examples:
   tdcore run --rule vanishing_gradient -m package.train
   torchrun --nproc-per-node 2 -m tdcore.run train.py
 
-Options of tdcore come before the script; all arguments after it are the script's.
-Exit codes: 0 and others are those of the script. 2 also: wrong usage, and the script was not started."""
+Options of tdcore come before the script. All arguments after the script are passed to the script.
+Exit codes: 0 and others are the codes of the script. 2 also for wrong usage, before the script starts."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     recording = _Recording(config, quiet=options.quiet)
     after_import("torch", recording.begin)
-    atexit.register(recording.end)  # before those of the script, so it is called last
+    atexit.register(recording.end)  # before callbacks of the script, so that it is called last
     script.run(_explain)
 
 
@@ -120,7 +121,7 @@ class _Recording:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # the script has closed or replaced it
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the script has closed or replaced stderr
         sys.stderr.write(f"tdcore run: {text}\n")
         sys.stderr.flush()
 
@@ -142,7 +143,7 @@ def chosen_config(arguments: Sequence[str]) -> HookConfig:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     options = _parser().parse_args(arguments)
     rest = arguments[len(arguments) - len(options.arguments) - 1 :]
-    # An argument of the script, because it follows the script; argparse removes the first one.
+    # "--" after the script is an argument of the script. argparse removes the first "--", so it is restored.
     if rest[0] == "--":
         options.arguments = list(rest)
     return options
@@ -191,19 +192,19 @@ def _parts(text: str) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tdcore run",
-        description="Run a training script as it is and record its training.",
+        description="Run a training script without changes and record its training.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--out", metavar="DIR", help="folder or s3://bucket/prefix of the run (default: runs/<script>)")
-    add("--config", metavar="FILE", help="YAML or JSON file: what to capture (docs/run.md)")
+    add("--config", metavar="FILE", help="YAML or JSON file with the configuration (docs/run.md)")
     add("--save-interval", type=int, metavar="N", help=f"save every N steps (default: {SAVE_INTERVAL})")
     add(
         "--collections",
         metavar="NAME,...",
-        help=f"what to capture (default: {','.join(COLLECTIONS)})",
+        help=f"collections to capture (default:  {','.join(COLLECTIONS)})",
     )
     add(
         "--workers", metavar="one|all", help="the ranks of a distributed training that capture (default: one)"
@@ -213,7 +214,7 @@ def _parser() -> argparse.ArgumentParser:
         "-r",
         action="append",
         metavar="NAME[:k=v,...]",
-        help="also capture the tensors that this rule needs; default: those for tdcore diagnose",
+        help="also capture the tensors that this rule needs; default: the tensors for tdcore diagnose",
     )
     add("--quiet", "-q", action="store_true", help="print only errors on stderr")
     add("--module", "-m", action="store_true", help="the script is the dotted name of a module")

@@ -1,7 +1,7 @@
 """The last lines of `tdcore run`: number of recorded rows, size, cost, and the next commands.
 
-They are computed from the counters of the hook, so the run is not read. Only the sizes of files are read, if
-the run is in a folder. Threads: the main thread, at the end of the program.
+The lines are computed from the counters of the hook, so the files of the run are not read. Only their sizes
+are read, if the run is in a folder. Threads: the main thread, at the end of the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_FILES = 10_000  # maximum number of files whose sizes are added
 
 
 class RunSummary:
-    """Summary of the run of a hook. Holds no reference to the hook or its session.
+    """Summary of the run of a hook, without a reference to the hook or its session.
 
     folder: where the command was started; paths are shown relative to it.
     """
@@ -42,10 +42,10 @@ class RunSummary:
         self._folder = folder
 
     def lines(self) -> Iterator[str]:
-        """The lines, after the hook was closed; none for a worker that is not the first."""
+        """The lines, after the hook was closed; no line for workers other than the first."""
         if self._counts is None:
             return
-        report = self._counts.close()  # a hook that was deleted with its model is waited for here
+        report = self._counts.close()  # waits for the data of a hook that was deleted with its model
         rows, drops = report.progress.rows, report.counters.drops
         attempt = f", attempt {self._attempt}" if self._attempt else ""
         what = f"{how_many(self._clock.saving, 'saved step')}, {how_many(rows, 'row')}"
@@ -78,7 +78,7 @@ def _size(place: str, attempt: int) -> str:
     try:
         for part in () if is_remote(place) else ("index", "data"):
             total += _bytes_of(os.path.join(place, part, worker_name(0)), f"{attempt:04d}-")
-    except OSError:  # the folder is gone, or a merged file was removed just now
+    except OSError:  # the folder, or a merged file, was just removed
         return ""
     if not total:
         return ""
@@ -86,7 +86,7 @@ def _size(place: str, attempt: int) -> str:
 
 
 def _bytes_of(folder: str, prefix: str) -> int:
-    """Bytes of the files with this prefix; 0 without the folder. Raises OSError also for too many files."""
+    """Bytes of the files with this prefix; 0 without the folder. Too many files also raise OSError."""
     if not os.path.isdir(folder):
         return 0
     with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""Runs a Python script or module as `python train.py` and `python -m package.module` run it.
+"""Run a Python script or module as `python train.py` and `python -m package.module` run it.
 
 `Script.run()` makes the script the program: it has its own `__main__` module, sys.argv and sys.path[0]. Every
 exception of the script, also SystemExit, reaches the interpreter, which ends the process as usual. Only the
@@ -117,7 +117,7 @@ class _Printer:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print the exception and restore the previous hook."""
         sys.excepthook = self._printer
-        own = self._printer is not sys.__excepthook__  # of the script: it decides what is printed
+        own = self._printer is not sys.__excepthook__  # a hook of the script decides what is printed
         text = self._explain(error) if self._explain is not None and not own else None
         if text is not None:
             print(text, file=sys.stderr)
@@ -127,7 +127,7 @@ class _Printer:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The frames after the one that runs the script, without those of import_watch.py."""
+    """The frames after the frame that runs the script, without the frames of import_watch.py."""
     while trace is not None and trace.tb_frame.f_code is not Script._run.__code__:
         trace = trace.tb_next
     frames: list[TracebackType] = []

@@ -1,6 +1,6 @@
-"""td.watch(): captures a model with one line, `td.watch(model, out="runs/demo")`.
+"""td.watch(): capture a model with one line, `td.watch(model, out="runs/demo")`.
 
-Calling it imports the hook of the model's framework; importing this module does not.
+The call imports the hook of the model's framework; importing this module does not.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def watch(
     Args:
         model: A torch.nn.Module.
         out: Folder of the run, or s3://bucket/prefix.
-        loss: A loss module, if there is one.
-        optimizer: Found automatically if it is not given.
+        loss: The loss module; None if the loss is not a module.
+        optimizer: The optimizer. None: the hook finds the optimizer automatically.
         save_interval: Steps between two captured steps.
         include_collections: Names of the collections to capture.
         options: Further arguments of the framework's Hook. `save_config` and `reduction_config` replace the

@@ -1,4 +1,4 @@
-"""Merges the small files of a run whose writer has ended, with the code of the flusher.
+"""Merge the small files of a run whose writer has ended, with the code of the flusher.
 
 A flusher merges files while it writes. A flusher that is killed at the end of a run leaves small files. A
 merge may be interrupted at every step: readers find each row exactly once before, during and after it, and
@@ -48,14 +48,14 @@ def merge_run(
 
     Args:
         run: the folder.
-        gone: the caller confirms that processes on other machines have ended; this cannot be checked here.
+        gone: the caller confirms that processes on other machines have ended, which is not checked.
         done: called with each result.
 
     Returns:
         The results, by attempt and worker.
 
     Raises:
-        RunNotFound: the folder holds no run.
+        RunNotFound: the folder contains no run.
         ConfigError: the run is in a bucket.
         SinkError: the folder cannot be read or written.
     """
@@ -98,7 +98,7 @@ def _merge_worker(root: Path, sink: Sink, worker: str, attempt: int, *, gone: bo
 
 
 def _writer(sink: Sink, worker: str, attempt: int, *, gone: bool) -> str:
-    """Why the worker's files may still be written; "" when its process is gone."""
+    """Why the worker's files may still be written; "" if its process has ended."""
     from tdcore.trial.documents import claimed_process, read_claim
 
     claim: Mapping[str, Any] = read_claim(sink, worker, attempt)

@@ -1,8 +1,9 @@
-"""Removes a run, or one attempt of it: only files that tdcore wrote.
+"""Remove a run or one attempt of a run: only files that tdcore wrote.
 
-A file belongs to tdcore if its name within the run is one of format/layout.py, or the temporary name of an
-unfinished write. Links in a folder are not followed and not removed: every folder is opened below the folder
-of the run. Other files and their folders stay. Threads: any; one removal of a run at a time.
+A file belongs to tdcore if format/layout.py defines its name within the run, or if it has the temporary name
+of an unfinished write. Links in a folder are not followed and not removed: every folder is opened below the
+folder of the run. Other files and their folders are not removed. Threads: any; one removal of a run at a
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from tdcore.sinks.base import delete_all
 __all__ = ["Removed", "remove_run", "writers"]
 
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-# A group named "attempt" is the number of an attempt. run.json is removed last: until then the run exists.
+# A group named "attempt" is the number of an attempt. run.json is removed last, because the run exists as
+# long as run.json exists.
 _OURS = re.compile(
     rf"(?:index/{_WORKER}/(?P<index>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.parquet"
     rf"|data/{_WORKER}/(?P<data>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.safetensors"
@@ -62,7 +64,7 @@ def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[s
             host, pid, started = (claim.get(name) for name in ("host", "pid", "started_ns"))
             try:
                 sink.get(end_key(worker, number))
-                continue  # it has ended, even if its process still exists
+                continue  # this attempt has ended, even if the process still exists
             except (SinkKeyError, ValueError):
                 pass
             if isinstance(host, str) and isinstance(pid, int) and isinstance(started, int):
@@ -75,13 +77,13 @@ def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[s
 
 
 def remove_run(place: str | os.PathLike[str], attempt: int | None = None) -> Removed:
-    """Remove the run at `place`, or one attempt of it. Does not check for writers: see writers().
+    """Remove the run at `place`, or one attempt, without a check for writers: see writers().
 
-    After an error the removed files stay removed; call it again.
+    After an error the removed files stay removed. Call the function again to remove the others.
 
     Raises:
         RunNotFound: There is no run.
-        RunCorrupt: run.json is not that of a run.
+        RunCorrupt: run.json is not the file of a run.
         ConfigError: The place is a link, or the run has no other attempt.
         SinkError: A file cannot be removed.
     """
@@ -120,7 +122,7 @@ def _run_of(sink: Sink, url: str) -> dict[str, Any]:
         run = None
     if not isinstance(run, dict) or not isinstance(run.get("run_id"), str):
         raise RunCorrupt(
-            f"{where}/{RUN_KEY} is not that of a run; nothing was removed, delete the folder by hand"
+            f"{where}/{RUN_KEY} is not the file of a run; nothing was removed, delete the folder by hand"
         )
     return run
 
@@ -183,13 +185,13 @@ def _remove_files(root: str, chosen: Callable[[str], bool], removed: Removed) ->
     finally:
         os.close(top)
     if chosen(RUN_KEY) and not removed.kept:
-        with contextlib.suppress(OSError):  # a file was added meanwhile
+        with contextlib.suppress(OSError):  # a file was added in the meantime
             os.rmdir(root)
     removed.kept.sort()
 
 
 def _remove_below(folder: int, prefix: str, chosen: Callable[[str], bool], removed: Removed) -> None:
-    """Remove all files except run.json. folder: a descriptor. prefix: of keys in it, "" or ending in "/"."""
+    """Remove all files except run.json. folder: a descriptor. prefix: its key prefix."""
     with os.scandir(folder) as listing:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
     for name, is_folder in entries:
@@ -201,7 +203,7 @@ def _remove_below(folder: int, prefix: str, chosen: Callable[[str], bool], remov
                 _remove_below(inside, f"{key}/", chosen, removed)
             finally:
                 os.close(inside)
-            with contextlib.suppress(OSError):  # it is not empty
+            with contextlib.suppress(OSError):  # the folder is not empty
                 os.rmdir(name, dir_fd=folder)
         elif is_folder or not chosen(key):
             removed.kept += [key] * (key != RUN_KEY)

@@ -1,8 +1,8 @@
-"""Uploads the objects that a job has left in its spool to the bucket of the run, from any process.
+"""Upload the objects that a job has left in its spool to the bucket of the run, from any process.
 
-Idempotent: an object has the same key and the same bytes in every upload, and leaves the spool only when the
-bucket has it. Objects are sent in order, so a reader finds a consistent run at any time. The spool of a job
-that is alive is not changed.
+An upload is idempotent: an object has the same key and the same bytes in every upload, and is removed from
+the spool only when the bucket has the object. Objects are sent in order, so a reader finds a consistent run
+at any time. The spool of a job that is alive is not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Uploaded", "upload"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """Result for one spool. left: number of objects that are still in it, with the reason `why`.
+    """Result for one spool. left: number of objects that are still in the spool. why: the reason.
 
     to: destination of the objects; "" if the spool has none. damaged: number of objects that were set aside.
     """
@@ -50,13 +50,13 @@ def upload(
 ) -> list[Uploaded]:
     """Empty the spool in `place`, or all spools below it.
 
-    A spool stays as it is, with the reason in its result, if a job that is alive uses it, if it cannot be
-    read, or if its bucket fails or now holds another run. A spool that its job removes meanwhile has no
-    result.
+    A spool is not changed, and its result has the reason, if a job that is alive uses the spool, if the spool
+    cannot be read, or if its bucket fails or contains another run. A spool that its job removes in the
+    meantime has no result.
 
     Args:
         place: A spool, or a folder with spools.
-        to: Destination instead of the one in the spool, or the same one with other options: an s3:// URL.
+        to: s3:// URL of another destination than the spool's, or of the same destination with other options.
         sent: Called for each object.
 
     Returns:
@@ -96,7 +96,7 @@ def _runs(folders: Sequence[Path]) -> set[tuple[str, str]]:
 
 
 def _upload_one(folder: Path, to: str | None, sent: Callable[[Path, SpoolEntry], None]) -> Uploaded | None:
-    """Upload one spool. None if it does not exist any more: its job has emptied it."""
+    """Upload one spool. None if the spool does not exist any more because its job has emptied it."""
     upload = _Upload(folder, to, sent)
     try:
         upload.run()
@@ -166,20 +166,20 @@ class _Upload:
 
 
 def _check_run(spool: Spool, sink: S3Sink) -> None:
-    """Raise RunCorrupt if the destination holds another run than the spool's, or no run any more."""
+    """Raise RunCorrupt if the destination contains another run than the spool's, or no run any more."""
     try:
         document = json.loads(sink.get(RUN_KEY))
         found = document.get("run_id") if isinstance(document, dict) else None
     except SinkKeyError as error:
         raise RunCorrupt(
-            f"{spool.folder} belongs to run {spool.run_id}, the bucket holds no run at {sink.where} any more "
+            f"{spool.folder} belongs to run {spool.run_id}, the bucket has no run at {sink.where} any more "
             f"(no {RUN_KEY}), and the spool has only a part of the run; set --to to the place of the run"
         ) from error
     except ValueError as error:
         raise RunCorrupt(f"{sink.where}/{RUN_KEY} cannot be read: {error}") from error
     if found != spool.run_id:
         raise RunCorrupt(
-            f"{spool.folder} belongs to run {spool.run_id}, the bucket holds run {found} at {sink.where}; "
+            f"{spool.folder} belongs to run {spool.run_id}, the bucket has run {found} at {sink.where}; "
             "set --to to another place"
         )
 
@@ -187,12 +187,12 @@ def _check_run(spool: Spool, sink: S3Sink) -> None:
 def _check_job(spool: Spool) -> None:
     """Raise SpoolInUseError while the job may start another flusher: its journal exists and it is alive.
 
-    A flusher that ends normally removes its journal, also when objects stay in its spool.
+    A flusher that ends normally removes its journal, even if objects are still in its spool.
     """
     about = spool.about
     pid, host, noted_ns = about.get("pid", 0), about.get("host", ""), about.get("created_ns", 0)
     if not (isinstance(pid, int) and isinstance(noted_ns, int)):
-        return  # written by hand
+        return  # the spool was written by hand
     if journal_path(spool.folder).exists() and process_is_gone(host, pid, noted_ns) is False:
         raise SpoolInUseError(
             f"{spool.folder} belongs to a job that still runs (process {pid}) and uploads the spool itself"

@@ -1,6 +1,6 @@
 """The capture session of a training process: its attempt, its ring and its flusher.
 
-Independent of the framework.
+This package does not depend on a framework.
 
 session                        Session, which hooks create and close
 attempts                       the number of the attempt, and its entry in run.json
@@ -9,7 +9,7 @@ supervisor, runners, spawning  the thread that starts and restarts the flusher, 
 bucket_helper                  short-lived processes that reach a bucket for the training process
 counters                       counts of captured and dropped tensors
 
-The names below load on first use: if recording is disabled, only counters and ring_config are imported.
+Names load on first use: if recording is disabled, only counters and ring_config are imported.
 """
 
 from __future__ import annotations

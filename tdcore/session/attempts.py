@@ -1,18 +1,19 @@
-"""The number of an attempt, found from run.json and from claims that keep two trainers apart.
+"""The number of an attempt, found from run.json and from claims, which two trainers cannot share.
 
-A run folder may be used several times. Every use is a new attempt, and files of earlier attempts stay as they
-are. A worker claims an attempt by creating ``attempts/<attempt>-<worker>.json`` exclusively; the claim holds
-facts about the worker. run.json lists the attempts for readers. A worker that changes run.json reads the
-claims again and repeats until both agree, so the last writer of a race always leaves a complete list.
+A run folder may be used several times. Every use is a new attempt, and files of earlier attempts are not
+changed. A worker claims an attempt by creating ``attempts/<attempt>-<worker>.json`` exclusively; the claim
+describes the worker. run.json lists the attempts for readers. A worker that changes run.json reads the claims
+again and repeats until both agree, so the last writer of a race always leaves a complete list.
 
 The workers of one job agree on the number without messages to each other. A worker takes the first attempt
-after its own last one that belongs to its job and is not over, or else the next free number. An attempt
-belongs to the job when its first claim has the same world size, the same workers and the same job of the
-launcher (variables of torchrun and Slurm that are equal on all ranks). It is over when the process of that
-claim is gone and has left an end file, or began ten minutes ago or earlier. So a folder that 4 ranks used,
-then 2, then 4 again has attempts 0, 1 and 2, and all of the last four ranks are in attempt 2.
+that is later than its own last attempt, belongs to its job and is not over. If there is none, the worker
+takes the next free number. An attempt belongs to the job when its first claim has the same world size, the
+same workers and the same job of the launcher (variables of torchrun and Slurm that are equal on all ranks).
+An attempt is over when the process of that claim has ended and, in addition, has left an end file or was
+started more than ten minutes ago. For example, a folder that was used by 4 ranks, then by 2 and then by 4 has
+attempts 0, 1 and 2, and all of the last four ranks are in attempt 2.
 
-Threads: called by the thread that creates a session. Never overwrites a file of another worker.
+Threads: called by the thread that creates a session. Files of other workers are never overwritten.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SAME = ("world_size", "workers", "job")  # equal in all claims of one attempt
 _JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 _CLAIM = re.compile(r"attempts/([0-9]{4})-(.+)\.json")
 _ADVICE = "choose another out_dir, or move the file away"
-_MAX_ROUNDS = 100  # maximum of rounds to write run.json; in each round another trainer was faster
+_MAX_ROUNDS = 100  # maximum number of tries to write run.json while other trainers write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def claim_attempt(
     if workers:
         entry["workers"] = list(workers)
     check_configuration(configuration)
-    claims = _claims(sink)  # first, because without the permission to list, a missing object looks forbidden
+    claims = _claims(sink)  # first: without permission to list, a missing object raises a permission error
     run = _read_run(sink, where)
     if run and not {one["attempt"] for one in run["attempts"]} <= {number for number, _ in claims}:
         claims = _claims(sink)  # a newer claim, or an entry without a claim
@@ -165,7 +166,7 @@ def _said(sink: Sink, key: str) -> Mapping[str, Any]:
 
 
 def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> bool:
-    """Whether the process of a claim has ended. In doubt False, as between containers."""
+    """Whether the attempt of a claim is over. False if this is unknown, for example between containers."""
     host, pid, started_ns = claimed_process(claim)
     if not pid:
         return False
@@ -174,7 +175,7 @@ def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> 
         return False
     late = time.time_ns() - started_ns > _START_NS
     ended = bool(_said(sink, end_key(worker, number)))
-    return late or ended if gone else late and ended  # unknown for another machine, so both must hold
+    return late or ended if gone else late and ended  # unknown for another machine: both are needed
 
 
 def _enter(sink: Sink, where: str) -> str:
@@ -192,7 +193,7 @@ def _enter(sink: Sink, where: str) -> str:
                 "run_id": uuid.uuid4().hex,
                 "attempts": attempts,
             }
-            # The worker that creates it sets the id of the run.
+            # The worker that creates run.json sets the id of the run.
             sink.put_new(RUN_KEY, [_dump(document)])
         elif attempts == run["attempts"]:
             return str(run["run_id"])

@@ -1,9 +1,9 @@
 """Bucket helper: a short-lived process that sends the requests of a training process to a bucket.
 
-So the training process never loads a client of S3, with its threads, sockets and memory. (A fork of a process
-in which obstore has run, such as a DataLoader's worker, hangs if it uses obstore.) A request takes about 0.5
-s, while the calling thread sleeps. If the run is a folder, no process is started and the calling thread does
-the work.
+The training process therefore never loads an S3 client with its threads, sockets and memory. (If obstore has
+run in a process, a forked child such as a DataLoader worker hangs when it uses obstore.) A request takes
+about 0.5 s, while the calling thread sleeps. If the run is a folder, no process is started and the calling
+thread does the work.
 
 Threads: any.
 """
@@ -29,16 +29,16 @@ from tdcore.sinks import Sink, is_remote, open_sink, shown_place
 
 __all__ = ["claim", "main", "put"]
 
-_SECONDS = 120.0  # more than the sink's own patience
+_SECONDS = 120.0  # longer than the sink's own timeouts
 _PATIENCE = timedelta(seconds=30)
 
 
 def claim(out: str, *, here: bool, **entry: Any) -> ClaimedAttempt:
     """Claim an attempt of the run at `out` (attempts.claim_attempt).
 
-    here: do it in this process, also for a bucket.
+    here: claim in this process, even for a bucket.
     """
-    check_configuration(entry["configuration"])  # it must be valid JSON
+    check_configuration(entry["configuration"])
     job = {"task": "claim", "out": out, "entry": entry}
     return ClaimedAttempt(**(_do(job) if here or not is_remote(out) else _send(job)))
 
@@ -50,7 +50,7 @@ def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECOND
         out: Place of the run.
         key: Key of the object.
         data: The bytes of the object.
-        here: Do it in this process, also for a bucket.
+        here: Store in this process, even for a bucket.
         seconds: Maximum time.
 
     Raises:
@@ -64,7 +64,7 @@ def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECOND
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point of the process: do the task on stdin, print its result as JSON."""
+    """Entry point of the process: read a task from stdin, run it, and print the result as JSON."""
     try:
         answer: dict[str, Any] = {"value": _do(json.load(sys.stdin))}
     except TdcoreError as error:
@@ -100,7 +100,7 @@ def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
     try:
         done = subprocess.run(
             command("tdcore.session.bucket_helper", {}),
-            # Not as an argument, which is limited in length and readable for all users.
+            # Not an argument: arguments are limited in length and readable by all users.
             input=json.dumps(job).encode(),
             capture_output=True,
             cwd="/",

@@ -1,6 +1,6 @@
 """Counters of the capture: stored tensors, time, and dropped tensors by reason.
 
-Frozen values, read from the ring's shared control page; safe to read from any thread at any time.
+Frozen values that were read from the ring's shared control page; safe in any thread.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Counters:
 
     @property
     def dropped_tensors(self) -> int:
-        """Tensors not stored as requested, over all reasons."""
+        """Number of tensors that were not stored as requested, for all reasons."""
         return sum(drop.tensors for drop in self.drops.values())
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes not stored as requested, over all reasons."""
+        """Number of bytes that were not stored as requested, for all reasons."""
         return sum(drop.bytes for drop in self.drops.values())
 
     @classmethod
     def from_ring(cls, raw: Mapping[str, Any]) -> Counters:
-        """Create it from the result of ``_core.Ring.counters()``, without reasons that never occurred."""
+        """Create Counters from the result of ``_core.Ring.counters()``, without reasons with zero drops."""
         drops = {
             reason: Drop(tensors=int(drop["tensors"]), bytes=int(drop["bytes"]))
             for reason, drop in raw["drops"].items()
@@ -86,10 +86,10 @@ class Progress:
 
     Attributes:
         flusher_epoch: Number of flushers that have attached to the ring.
-        records, bytes, rows: Durable so far.
+        records, bytes, rows: Numbers of durable records, bytes and rows so far.
         last_step: The newest durable step; -1 before the first.
-        pending_records, pending_bytes: Still in the ring.
-        errors: Failed calls of the sink.
+        pending_records, pending_bytes: Numbers of records and bytes that are still in the ring.
+        errors: Number of failed calls of the sink.
         error: Message of the last failure, or "".
     """
 
@@ -105,7 +105,7 @@ class Progress:
 
     @classmethod
     def from_ring(cls, raw: Mapping[str, Any]) -> Progress:
-        """Create it from the result of ``_core.Ring.progress()``."""
+        """Create Progress from the result of ``_core.Ring.progress()``."""
         return cls(
             flusher_epoch=int(raw["epoch"]),
             records=int(raw["records"]),
@@ -127,11 +127,11 @@ class DeviceReport:
         device: The number of the device in the framework.
         kernels: Origin of the kernels ("fatbin", "nvrtc").
         rung: How records are committed: "stream_write", "commit_kernel" or "poll".
-        rung_reason: Why no better way is used.
+        rung_reason: Why no faster way is used.
         arena_bytes: Used memory of the device.
         early_commits: Records that were committed before their values; each was detected and read later.
         in_flight: Records that the device has not written yet.
-        error: Why the device is not used; "" if it is used.
+        error: The reason why the device is not used; "" if the device is used.
     """
 
     device: int
@@ -146,7 +146,7 @@ class DeviceReport:
 
     @classmethod
     def from_ring(cls, raw: Mapping[str, Any]) -> DeviceReport:
-        """Create it from an element of the result of ``_core.Ring.device_reports()``."""
+        """Create a report from an element of the result of ``_core.Ring.device_reports()``."""
         return cls(**raw)
 
     def as_note(self) -> dict[str, str | int]:
@@ -163,11 +163,11 @@ class CloseReport:
     """Result of closing a session.
 
     Attributes:
-        drained: Whether everything captured is durable and the flusher has ended normally.
-        records_left, bytes_left: Data that is still in the ring if it is not drained. A flusher process
-            continues to write it, a flusher thread cannot. After a permanent failure of the flusher, for
-            example with a full disk, the data is lost, and counted in counters.drops.
-        reason: Why it is not drained; "" if it is.
+        drained: Whether all captured data is durable and the flusher has ended normally.
+        records_left, bytes_left: Data that is still in the ring. A flusher process continues to write this
+            data, a flusher thread cannot. After a permanent failure of the flusher, for example with a full
+            disk, the data is lost and counted in counters.drops.
+        reason: The reason why `drained` is False; "" if `drained` is True.
         waited: Duration of close().
         restarts: Number of restarts of the flusher after a crash.
         devices: Accelerators with captured tensors.
@@ -184,7 +184,7 @@ class CloseReport:
     devices: tuple[DeviceReport, ...] = ()
 
     def __repr__(self) -> str:
-        state = "all is written"
+        state = "all data is written"
         if not self.drained:
             left = how_many(self.records_left, "record")
             state = f"{left} ({self.bytes_left:,} bytes) not written yet: {self.reason}"

@@ -1,7 +1,7 @@
 """Number of NVIDIA devices that this process may use, found without CUDA.
 
-A CUDA call would create a context, take memory on the device and forbid forking. Pure functions of the device
-files and the environment.
+A CUDA call would create a context, allocate device memory and make forking unsafe. Pure functions of the
+device files and the environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["visible_nvidia_devices"]
 
 _FILE = re.compile(r"nvidia\d+")
-_WSL_FILE, _WSL_DEVICES = "dxg", 8  # WSL has one file for all devices; their largest number
+_WSL_FILE, _WSL_DEVICES = "dxg", 8  # WSL: one file for all devices; largest number of devices
 
 
 def visible_nvidia_devices(
@@ -22,8 +22,8 @@ def visible_nvidia_devices(
 ) -> int:
     """Number of device files nvidia0, nvidia1, ... in `folder` that CUDA_VISIBLE_DEVICES allows.
 
-    It is never too small, so that every device of the driver is counted. It may be too large (for a name that
-    is unknown to the driver, or under WSL, where the number cannot be read from files).
+    The number is never too small, because every device of the driver is counted. The number may be too large
+    (for a name that is unknown to the driver, or under WSL, where the number cannot be read from files).
     """
     try:
         names = {path.name for path in Path(folder).iterdir()}

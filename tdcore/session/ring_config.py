@@ -31,18 +31,18 @@ class RingConfig:
 
     Args:
         ring_bytes: Maximum size of payloads and statistics that are not written yet; a power of two. A ring
-            begins with 1 to 4 MiB and grows when a record finds no room. If there is no more memory, the ring
-            is full at its current size.
+            begins with 1 to 4 MiB and grows when a record does not fit. If no more memory can be allocated,
+            the ring is full at its current size.
         slots: Maximum number of records that are not written yet; a power of two.
         names_bytes: Maximum size of the table of tensor names; a power of two. The table grows with new
             names.
         when_full: "block": wait for the flusher, at most block_timeout, then drop. "drop": drop immediately.
             "degrade": keep the statistics and drop the payload. Each drop is counted with its reason.
-        block_timeout: See when_full.
+        block_timeout: Maximum time that "block" waits.
         threads: Threads that copy and reduce large tensors, including the training thread. None: a quarter of
             the CPUs, from 2 to 4 (1 if there is one CPU).
         device_lanes: Number of accelerators whose tensors are captured, 0 to 8. None: the NVIDIA devices that
-            are visible to this process, counted without a call to CUDA.
+            are visible to this process, counted without a CUDA call.
         device_ring_bytes: Maximum host memory for each accelerator, like ring_bytes; a power of two. It is
             allocated and pinned at the first use of the device.
         device_arena_bytes: Memory of each device for payloads that are not copied to the host yet.
@@ -95,7 +95,7 @@ class RingConfig:
 
 
 def make_ring(config: RingConfig) -> _core.Ring:
-    """Create the ring with its memory. Raises ConfigError, or CaptureError without shared memory."""
+    """Create the ring with its memory. Raises ConfigError, or CaptureError if there is no shared memory."""
     from tdcore import _core  # not at the top: RingConfig also exists if tdcore is disabled
 
     try:

@@ -1,6 +1,7 @@
 """Runners of the flusher: as another process (the default), or as a thread of this process.
 
-A runner starts one flusher at a time and waits for its end; supervisor.py decides about the next start.
+A runner starts one flusher at a time and waits for its end; supervisor.py decides whether to start another
+flusher.
 Threads: one thread at a time calls start() and wait(). wait() blocks in the kernel without the GIL and never
 polls. Runners do not read the ring's records.
 """
@@ -30,7 +31,7 @@ _MAX_LAST_WORDS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlusherEnd:
-    """How a flusher ended.
+    """The end of a flusher.
 
     "done": it ended normally, and no other is needed. "unknown": the training script has collected its exit
     status. "died": it crashed; `why` is the cause.
@@ -64,7 +65,7 @@ class ProcessRunner:
         self._words = -1  # the reading end of a pipe that is the flusher's stderr
 
     def start(self) -> None:
-        """See Runner.start. Takes about 0.5 ms, because the flusher starts in parallel."""
+        """See Runner.start. The call takes about 0.5 ms, because the flusher starts in parallel."""
         executable = sys.executable
         if not executable or not os.access(executable, os.X_OK):
             raise FlusherError(
@@ -82,11 +83,11 @@ class ProcessRunner:
                 command("tdcore.flusher.main", job),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=mouth,  # not the trainer's, whose reader would wait for the flusher's end
+                stderr=mouth,  # not the trainer's stderr, whose reader would wait for the flusher
                 cwd="/",  # so that no folder of the user is in use
                 env=environment(),
                 pass_fds=[fd for fd in (*rings, pidfd) if fd >= 0],
-                start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
+                start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach the flusher
             )
         except OSError as error:
             _close(self._words)
@@ -97,7 +98,7 @@ class ProcessRunner:
             _close(pidfd)
 
     def wait(self) -> FlusherEnd:
-        """See Runner.wait. Logs messages of the flusher meanwhile. Exit status 0 is "done"."""
+        """See Runner.wait. Messages of the flusher are logged during the wait. Exit status 0 is "done"."""
         process = self._process
         assert process is not None, "call start() before wait()"
         last_words = _listen(process.pid, self._words)
@@ -116,13 +117,13 @@ class ProcessRunner:
         return FlusherEnd(kind="died", why=f"flusher process {process.pid} {how}: {last_words}".rstrip(": "))
 
     def forget(self) -> None:
-        """See Runner.forget. Prevents warnings of Popen about a process that is not a child."""
+        """See Runner.forget. This call prevents a warning of Popen about a process that is not a child."""
         if self._process is not None and self._process.returncode is None:
             self._process.returncode = 0
 
 
 class ThreadRunner:
-    """The flusher on the supervisor's thread, for places that forbid processes. Dies with the trainer."""
+    """The flusher on the supervisor's thread, which ends with the trainer, if processes are forbidden."""
 
     def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
         self._ring = ring
@@ -130,17 +131,17 @@ class ThreadRunner:
         self._consumer: Consumer | None = None
 
     def start(self) -> None:
-        """See Runner.start. Maps the ring a second time, like the process.
+        """See Runner.start. This call maps the ring a second time, as a flusher process does.
 
-        It also imports the flusher's slow modules, which takes up to a second: the thread may get its first
-        data while the interpreter exits, when imports are no longer possible.
+        The call also imports the flusher's slow modules, which takes up to a second. The thread may get its
+        first data while the interpreter exits, when imports are impossible.
         """
         import pyarrow
 
         from tdcore import _core
         from tdcore.flusher import compactor, flush_batch  # noqa: F401
 
-        pyarrow.array(["this imports what pyarrow imports on first use"])
+        pyarrow.array(["the first use of pyarrow imports more modules"])
         try:
             self._consumer = _core.Consumer(self._ring.fds)
         except (OSError, ValueError) as error:
@@ -205,7 +206,7 @@ def _listen(pid: int, words: int) -> str:
                     _log.warning("%s", each.decode(errors="replace"))
             if pidfd in ready:
                 break
-            if not heard and ready.get(words, 0) & select.POLLHUP:  # it has closed its stderr, or has ended
+            if not heard and ready.get(words, 0) & select.POLLHUP:  # closed, or its process has ended
                 poller.unregister(words)
                 if pidfd < 0:
                     break  # the caller's waitpid() waits for the rest

@@ -1,12 +1,14 @@
 """The capture session of one worker: its attempt of the run, its ring, and the flusher that empties the ring.
 
-Independent of frameworks: hooks decide what to capture and when, and call ``session.ring.capture``.
+A session does not depend on a framework: hooks decide what to capture and when, and call
+    ``session.ring.capture``.
 
 Threads: any thread creates and closes a session; several threads may call counters(), progress(),
 stop_request(), take_request() and put_collections(). In a forked child (DataLoader workers) the session is
 disabled: calls do nothing, and the exit of the child does not close the parent's session. A normal exit, an
-exception and Ctrl-C close the session. After SIGTERM, os._exit, a crash or SIGKILL the flusher process
-finishes alone and marks the end as unclean. A session that exists never raises into training.
+exception and Ctrl-C close the session. After SIGTERM, os._exit, a crash or SIGKILL the flusher process writes
+the remaining data alone and marks the end as unclean. An existing session never raises an error into the
+training.
 """
 
 from __future__ import annotations
@@ -58,21 +60,21 @@ class StopRequest:
 
 
 class Session:
-    """Everything that one worker of one attempt needs to capture. Also a context manager.
+    """The capture of one worker in one attempt, from its ring to its files. Also a context manager.
 
     Args:
         out_dir: A folder, or s3://bucket/prefix with options (see S3Options). Earlier attempts and files of
-            other programs in it stay as they are.
+            other programs are not changed.
         worker: Name of this process within the job.
         workers: Names of all capturing processes of the job, stored in run.json.
-        configuration: Stored in run.json.
+        configuration: JSON values, stored in run.json.
         framework: Name of the training framework, stored in run.json.
         framework_version: Version of the framework, stored in run.json.
         world_size: Number of processes of the job.
         ring: Sizes of the ring.
         flusher: "process" outlives the trainer; "thread" is for environments that forbid processes.
         flusher_options: Sizes and delays of the flusher.
-        close_timeout: Time that close() and the exit of the program wait for the last data.
+        close_timeout: Maximum time that close() and the exit of the program wait for the last data.
 
     Raises:
         SinkError: out_dir cannot be written.
@@ -147,8 +149,9 @@ class Session:
         self._collections_key = collections_key(worker, workers)
         self._unsent_lock = threading.RLock()  # reentrant, for a signal handler that closes
         self._unsent: bytes | None = None  # under _unsent_lock: collections for which the ring was full
-        self._stop: tuple[str, StopRequest] | None = None  # text and its content; replaced as a whole
-        # Dropped without close(): the flusher ends, no thread waits. At exit the supervisor closes by itself.
+        self._stop: tuple[str, StopRequest] | None = None  # text and parsed text; replaced as one tuple
+        # If the session is deleted without close(), the flusher ends and no thread waits. At exit the
+        # supervisor closes the session.
         weakref.finalize(self, self._supervisor.abandon).atexit = False
 
     @property
@@ -158,14 +161,14 @@ class Session:
 
     @property
     def failure(self) -> str:
-        """Why tdcore disabled the capture after an internal failure; "" if it did not."""
+        """The reason why tdcore disabled the capture after an internal failure; "" without a failure."""
         return self._supervisor.failure
 
     def put_collections(self, document: Mapping[str, JSON]) -> None:
-        """Store `document` as this attempt's entry of collections.json, next to those of earlier attempts.
+        """Store `document` as this attempt's entry of collections.json, and keep earlier attempts' entries.
 
-        The document goes through the ring like any record, so the calling thread writes no file. A later
-        call replaces the document of an earlier one.
+        The document passes through the ring like any record, so the calling thread writes no file. A later
+        call replaces the document of an earlier call.
         """
         if not self.active:
             return
@@ -185,7 +188,7 @@ class Session:
             self._unsent = None if self.ring.put_document(self._collections_key, data) else data
 
     def stop_request(self) -> StopRequest | None:
-        """The stop request in the run's control folder, if there is one. Cheap enough for every step."""
+        """The stop request in the run's control folder, or None. The call is cheap enough for every step."""
         text = self.ring.stop_request()
         if text is None:
             return None
@@ -207,11 +210,11 @@ class Session:
         return self._supervisor.progress()
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the present content of the ring is durable, at most `timeout` (default: close_timeout).
+        """Wait until the current content of the ring is durable, at most `timeout` (default: close_timeout).
 
-        The flusher writes after its visible_delay, so this takes about a second. Returns False and logs a
-        warning on a timeout, or when no flusher runs any more. Returns at once in a forked child and after
-        close().
+        The flusher writes after its visible_delay, so this takes about a second. The result is False, and a
+        warning is logged, after a timeout or if no flusher is running. In a forked child and after close()
+        the call returns immediately.
         """
         with self._unsent_lock:
             if self._unsent is not None and self.ring.put_document(self._collections_key, self._unsent):
@@ -222,8 +225,8 @@ class Session:
         """End the capture and wait for the last data, at most `timeout` (default: close_timeout).
 
         After a timeout the report and a warning of the ``tdcore`` logger have the amount of remaining data,
-        and a flusher process continues alone. Any thread may call this again. In a forked child it does
-        nothing.
+        and a flusher process continues alone. Any thread may call close() again. In a forked child the call
+        has no effect.
         """
         if self._supervisor.in_other_process:
             return self._supervisor.close()
@@ -237,7 +240,7 @@ class Session:
         return report
 
     def _write_collections(self, data: bytes) -> None:
-        """Write collections.json from this process: the ring had no room for it, and the training is over."""
+        """Write collections.json from this process, because the ring was full and the training has ended."""
         try:
             bucket_helper.put(
                 self.out_dir, self._collections_key, data, here=self._here, seconds=_LAST_WORDS_SECONDS
@@ -255,10 +258,10 @@ class Session:
 
 
 def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
-    """The absolute path or complete URL of `out_dir`: trainer and flusher may have other working folders.
+    """The absolute path or complete URL of `out_dir`: the flusher may have another working folder.
 
-    in_this_process: requests to a bucket come from this process, so choose the engine without a runtime of
-    its own threads.
+    in_this_process: Whether this process sends the requests to a bucket. If so, the engine without threads of
+    its own is preferred.
     """
     text = place_text(out_dir, name="out_dir")
     if not is_remote(text):
@@ -313,7 +316,7 @@ def _start_supervisor(
 def _failure_recorder(
     out_dir: str, worker: str, attempt: int, *, here: bool
 ) -> Callable[[str, Counters, Progress], None]:
-    """Callback of the supervisor for a permanent failure. Holds no reference to the session."""
+    """Callback of the supervisor for a permanent failure, without a reference to the session."""
 
     def record(reason: str, counters: Counters, progress: Progress) -> None:
         document = {
@@ -346,7 +349,7 @@ def _failure_recorder(
 
 
 def _parse_stop(text: str) -> StopRequest:
-    """Parse a stop request. Lenient, so that a request that a person wrote also stops the training."""
+    """Parse a stop request. Unknown or missing fields are accepted, because a person may have written it."""
     try:
         raw = json.loads(text)
     except ValueError:

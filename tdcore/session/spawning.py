@@ -1,6 +1,6 @@
 """Command line and environment of tdcore's own processes.
 
-They are spawned, never forked, and import the same tdcore as the process that starts them.
+These processes are spawned, never forked, and import the same tdcore as the process that starts them.
 
 Threads: any.
 """

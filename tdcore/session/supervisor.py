@@ -2,9 +2,10 @@
 
 One daemon thread per session blocks in the kernel until the flusher ends. A flusher that dies early is
 started again on the same ring, without loss. After several starts without progress the supervisor disables
-the capture, logs this once and writes it into the run; the training continues.
+the capture, logs the reason once and writes it into the run; the training continues.
 
-Threads: any thread may call any method. In a forked child everything is disabled: each entry point compares
+Threads: any thread may call any method. In a forked child the supervisor is disabled: each entry point
+    compares
 the process id before it takes a lock, because the child may have inherited a locked lock.
 """
 
@@ -37,7 +38,7 @@ _FIRST_PAUSE_SECONDS = 0.05  # doubled with each fruitless start
 
 
 class Supervisor:
-    """Owns the flusher of one ring.
+    """The flusher of one ring, with its restarts.
 
     record_failure: writes the reason into the run when the capture is disabled.
     """
@@ -57,11 +58,12 @@ class Supervisor:
         self._close_timeout = close_timeout
         self._record_failure = record_failure
         self._pid = os.getpid()
-        # Set once, by the first close. No Event: abandon() may run inside the garbage collector, where
-        # its thread may hold any lock already.
+        # Set once, by the first close. Not an Event: abandon() may run inside the garbage collector, on a
+        # thread that already holds a lock.
         self._closing = False
-        self._ended = threading.Event()  # set once, by the watching thread: no flusher will run any more
-        # Held by close(): one closer at a time. Reentrant, for a signal handler that closes meanwhile.
+        self._ended = threading.Event()  # set once, by the watching thread: no flusher will run again
+        # Held by close(), so that one thread closes at a time. Reentrant, for a signal handler that calls
+        # close().
         self._close_lock = threading.RLock()
         self._failure = ""  # written by the watching thread before _ended is set
         self._restarts = 0  # written by the watching thread
@@ -81,12 +83,12 @@ class Supervisor:
 
     @property
     def in_other_process(self) -> bool:
-        """Whether this is a forked child, where everything is disabled."""
+        """Whether this is a forked child, where the supervisor is disabled."""
         return os.getpid() != self._pid
 
     @property
     def failure(self) -> str:
-        """Why the capture is disabled; "" if it is not."""
+        """The reason why the capture is disabled; "" if it is enabled."""
         return self._failure
 
     @property
@@ -105,7 +107,7 @@ class Supervisor:
         return last[1] if last else Progress.from_ring(self._ring.progress())
 
     def request_close(self) -> None:
-        """Mark the ring as closing: the flusher ends after the last record. Does not wait."""
+        """Mark the ring as closing, without waiting. The flusher ends after the last record."""
         if self.in_other_process or self._ended.is_set():
             return
         self._closing = True
@@ -119,7 +121,7 @@ class Supervisor:
     def flush(self, timeout: timedelta | None = None) -> bool:
         """Wait until the records that are in the ring now are durable, at most `timeout`.
 
-        It does not wait for later records, unless they are written together with these records.
+        The call does not wait for later records, unless they are written together with these records.
         """
         if self.in_other_process or self._closing:
             return not self.in_other_process
@@ -145,7 +147,8 @@ class Supervisor:
     def close(self, timeout: timedelta | None = None) -> CloseReport:
         """Wait until all records are durable and the flusher has ended, at most `timeout`.
 
-        After a timeout another call waits longer; once drained, later calls return the same report.
+        After a timeout another call waits again. After the ring is drained, later calls return the same
+        report.
         """
         if self.in_other_process:
             return self._nothing("closed in a forked child, where capture is off")
@@ -217,7 +220,7 @@ class Supervisor:
         """Main function of the watching thread, from the first flusher to the last."""
         try:
             self._watch_flushers()
-        except Exception as error:  # the training must not notice, and close() must not wait for ever
+        except Exception as error:  # the training must continue, and close() must not wait forever
             self._give_up(f"{type(error).__name__}: {error}")
         finally:
             self._ended.set()
@@ -251,14 +254,14 @@ class Supervisor:
         self._restarts += 1
         try:
             self._runner.start()
-        except FlusherError as error:  # no process can be started now
+        except FlusherError as error:  # the system cannot start a process at the moment
             _log.info("tdcore %s: %s", self._name, error)
             return False
         return True
 
     def _give_up(self, reason: str) -> None:
         self._failure = reason
-        self._ring.set_closing()  # captures do nothing from here on
+        self._ring.set_closing()  # captures have no effect after this call
         counters, progress = self.counters(), self.progress()
         _log.error(
             "tdcore %s: capture is off, the training continues: %s; %d records (%d bytes) were not written",
@@ -279,14 +282,14 @@ class Supervisor:
         self._runner.forget()
 
 
-_LIVE: set[Supervisor] = set()  # started and never closed; each is waited for at exit
+_LIVE: set[Supervisor] = set()  # started and not closed; the exit waits for each
 _STARTED: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 
 
 def _close_all_at_exit() -> None:
     """Close all sessions at a normal exit, an uncaught exception, sys.exit or Ctrl-C.
 
-    Without this call nothing is lost; the flusher only detects the end later.
+    Without this call no data would be lost, but the flusher would detect the end later.
     """
     live = [supervisor for supervisor in _LIVE if not supervisor.in_other_process]
     for supervisor in live:

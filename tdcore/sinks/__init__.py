@@ -69,7 +69,7 @@ def place_text(place: str | os.PathLike[str], *, name: str = "the place of a run
         raise ConfigError(f"{name} must be a folder or a URL, got {place!r}")
     if text.lower().startswith("s3:/") and not is_remote(text):
         raise ConfigError(
-            f"{text!r}: pathlib.Path replaces '//' by '/'; give the URL as a string, like 's3://bucket/run'"
+            f"{text!r}: pathlib.Path replaces '//' by '/'; give the URL as a string, such as 's3://bucket/run'"
         )
     return text
 
@@ -85,7 +85,7 @@ def open_sink(url: str) -> Sink:
     Nothing is created before the first put.
 
     Raises:
-        UnsupportedFeature: Another scheme.
+        UnsupportedFeature: The URL has another scheme.
         ConfigError: The options are invalid.
     """
     if is_remote(url):

@@ -43,17 +43,17 @@ class Sink(Protocol):
     """
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Store `parts`, one after the other, as the object `key`. Replaces an existing object.
+        """Store `parts`, one after the other, as the object `key`. An existing object is replaced.
 
-        The object is durable when the call returns. Readers get the old object or the new one, never a part;
-        after an exception, the old one. The parts are not referenced after the call.
+        The object is durable when the call returns. Readers get the old object or the new object, never a
+        part; after an exception they get the old object. The parts are not referenced after the call.
 
-        SinkError with kind "gone": the place of the run was removed. The next put creates it again, but all
-        objects stored before are lost, so the caller must store them again.
+        SinkError with kind "gone" means that the place of the run was removed. The next put creates the place
+        again, but all objects stored before are lost, so the caller must store them again.
         """
 
     def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """Like put, but only if the object does not exist. True if it was created.
+        """Store the object like put() only if it does not exist. Return whether it was created.
 
         Of several concurrent writers exactly one gets True.
         """
@@ -66,7 +66,7 @@ class Sink(Protocol):
         """The last `length` bytes of the object, or all of a shorter one. Raises SinkKeyError."""
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-        """The bytes of each (offset, length), fewer if the object ends before.
+        """The bytes of each (offset, length); fewer if the object ends earlier.
 
         Raises SinkKeyError if the object does not exist.
         """
@@ -79,7 +79,7 @@ class Sink(Protocol):
         """Remove the object if it exists."""
 
     def clean(self, prefix: str) -> None:
-        """Remove files of unfinished puts under `prefix`. Only for the one writer of that prefix."""
+        """Remove files of unfinished puts under `prefix`. Only the writer of that prefix may call this."""
 
     def close(self) -> None:
         """Close connections and files. The sink cannot be used afterwards. Later calls have no effect."""
@@ -87,14 +87,14 @@ class Sink(Protocol):
 
 @runtime_checkable
 class PipelinedSink(Sink, Protocol):
-    """A sink with several writes in progress, for remote places. Any thread.
+    """A sink for remote places that can have several writes in progress. Any thread.
 
     Objects that the place does not accept in time are kept on the local disk, where they are durable.
     """
 
     @property
     def trouble(self) -> str:
-        """Why objects are kept on the local disk; "" if none is."""
+        """The reason why objects are kept on the local disk; "" if there are none."""
         ...
 
     @property
@@ -103,11 +103,11 @@ class PipelinedSink(Sink, Protocol):
         ...
 
     def left_behind(self) -> str:
-        """One sentence: how many objects are kept on the local disk, why, and how to upload them."""
+        """A sentence with the number of objects on the local disk, the reason, and how to upload them."""
         ...
 
     def relieve(self) -> None:
-        """The memory of writes in progress is needed: store slow ones on the local disk instead."""
+        """Free the memory of writes in progress by storing slow writes on the local disk."""
 
     def report(self) -> dict[str, Any]:
         """Counts of uploads, retries and objects kept on the local disk so far, as JSON values."""
@@ -122,17 +122,17 @@ class PipelinedSink(Sink, Protocol):
         ...
 
     def start_over(self) -> None:
-        """Accept writes again after a failure. The caller has waited for all futures."""
+        """Accept writes again after a failure. The caller must have waited for all futures."""
 
     def start_get(self, key: str) -> Future[bytes]:
         """Like get(), without waiting for the result."""
         ...
 
     def put_straight(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Like put(), without an order and never on the local disk: raises if the place is not available."""
+        """Store an object without an order and never on the local disk. Raises if this is impossible."""
 
     def start_delete(self, keys: Sequence[str]) -> Future[None]:
-        """Like delete() of each key, several at a time, without waiting for the result."""
+        """Start to delete each key, several at a time, without waiting for the result."""
         ...
 
 
@@ -141,17 +141,17 @@ class ReadAheadSink(Sink, Protocol):
     """A sink that can fetch several objects ahead at the same time. Any thread."""
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """Fetch these keys ahead: get() will be called for each of them once, in this order. Never raises."""
+        """Fetch these keys ahead. get() must be called once for each key, in this order. Never raises."""
 
 
 def announce(sink: Sink, keys: Sequence[str]) -> None:
-    """Fetch these keys ahead if the sink supports it, because get() of them follows."""
+    """Fetch these keys ahead if the sink supports this, because the caller will get() them."""
     if keys and isinstance(sink, ReadAheadSink):
         sink.prefetch(keys)
 
 
 def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
-    """Put an object; a PipelinedSink does not order it after writes in progress. Raises SinkError."""
+    """Put an object, without waiting for the writes in progress of a PipelinedSink. Raises SinkError."""
     if isinstance(sink, PipelinedSink):
         sink.put_straight(key, parts)
     else:
@@ -159,7 +159,7 @@ def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
 
 
 def delete_all(sink: Sink, keys: Sequence[str]) -> None:
-    """Sink.delete of each key, concurrently if the sink supports it. After a SinkError keys may be left."""
+    """Delete each key, concurrently if the sink supports this. After a SinkError keys may be left."""
     if isinstance(sink, PipelinedSink):
         sink.start_delete(keys).result()
         return
@@ -183,7 +183,7 @@ def check_key(key: str) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Whether the key is valid. A listing may have any names if other programs write to the place."""
+    """Whether the key is valid. A listing may contain invalid keys if other programs write to the place."""
     try:
         check_key(key)
     except ValueError:
@@ -196,7 +196,7 @@ def check_prefix(prefix: str) -> str:
     folders = prefix.split("/")[:-1]
     if any(_bad_part(part) for part in folders) or "\\" in prefix or "\0" in prefix:
         raise ValueError(
-            f"{prefix!r} is not the beginning of a key of a run; expected something like 'index/worker_0/'"
+            f"{prefix!r} is not the beginning of a key of a run; expected a prefix such as 'index/worker_0/'"
         )
     return prefix
 

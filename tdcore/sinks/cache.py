@@ -1,7 +1,7 @@
 """CachedSink: a sink with a local cache of index files that were read.
 
 An index file never changes, so a copy of it is always valid. Copies are stored in $TDCORE_CACHE, else
-$XDG_CACHE_HOME/tdcore, else ~/.cache/tdcore, in a folder for the place and id of the run. So a new run at the
+$XDG_CACHE_HOME/tdcore, else ~/.cache/tdcore, in a folder for the place and id of the run, so a new run at the
 same place has another folder. If the cache cannot be read or written, or a copy is damaged, the object is
 read from the sink, without a log message.
 """
@@ -24,12 +24,12 @@ CACHE_BYTES = 1 << 30
 _TRAILER = b"tdcache1"  # followed by 4 bytes: crc32c of all bytes before the trailer
 _TRAILER_BYTES = len(_TRAILER) + 4
 _LARGEST_SHARE = 4  # an object of more than a fourth of the cache is not stored
-_LOOKS = 32  # the cache's size is measured after each limit / 32 bytes
+_LOOKS = 32  # the size of the cache is measured each time limit / 32 bytes were written
 _ROOM = 0.9  # share of the limit that is used after old files were removed
 
 
 def cache_folder() -> Path:
-    """Folder of this user's copies. It need not exist."""
+    """Folder of this user's copies, which need not exist."""
     chosen = os.environ.get("TDCORE_CACHE")
     if chosen:
         return Path(chosen)
@@ -40,8 +40,8 @@ def cache_folder() -> Path:
 class DiskCache:
     """Objects in files below `folder`, of at most about `limit` bytes.
 
-    The least recently used files are removed first. Threads and processes: any number share a folder. Errors
-    of the disk are not raised.
+    The least recently used files are removed first. Any number of threads and processes may share a folder.
+    Errors of the disk are not raised.
     """
 
     def __init__(self, folder: Path, limit: int = CACHE_BYTES) -> None:
@@ -103,12 +103,12 @@ class DiskCache:
                 return
             _remove(Path(path))
             with contextlib.suppress(OSError):
-                os.rmdir(os.path.dirname(path))  # fails unless it is empty
+                os.rmdir(os.path.dirname(path))  # fails unless the folder is empty
             total -= size
 
 
 class CachedSink:
-    """The sink `inner` with a cache of index files. Threads: those of `inner`.
+    """The sink `inner` with a cache of index files. Threads: see `inner`.
 
     Nothing is cached before `use` has set the id of the run.
 

@@ -1,12 +1,12 @@
 """LocalSink: a run in a local folder.
 
 A put writes a file whose name starts with ".tmp-" in the folder of the object, flushes it to the disk,
-renames it, and flushes the folder. So it is durable and atomic, also after a power failure. Large aligned
-parts are written with direct I/O (`tdcore._core.write_file`), so that they do not evict the training's data
-from the page cache.
+renames it, and flushes the folder. A put is therefore durable and atomic, even after a power failure. Large
+aligned parts are written with direct I/O (`tdcore._core.write_file`), so that they do not evict the
+training's data from the page cache.
 
-The folder may come from another user. Below it the sink follows no link, waits for no FIFO and opens no
-device (run_folder.py). Documents that exceed the size limit of their kind are not read.
+The folder may come from another user. Below the folder the sink follows no link, waits for no FIFO and opens
+no device (run_folder.py). Documents that exceed the size limit of their kind are not read.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _rename(folder: int, temporary: str, name: str) -> None:
 
 
 def _link(folder: int, temporary: str, name: str) -> None:
-    """Give `temporary` the name `name`. Raises FileExistsError if the name exists."""
+    """Rename `temporary` to `name`. Raises FileExistsError if the name exists."""
     try:
         os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
@@ -248,7 +248,7 @@ def _link(folder: int, temporary: str, name: str) -> None:
 
 
 def _read_exactly(descriptor: int, offset: int, length: int) -> bytes:
-    """`length` bytes from `offset` on, fewer only if the file ends before."""
+    """`length` bytes from `offset` on; fewer only if the file ends earlier."""
     pieces = []
     while length > 0 and (piece := os.pread(descriptor, min(length, _MAX_READ), offset)):
         pieces.append(piece)

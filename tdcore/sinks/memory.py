@@ -16,7 +16,7 @@ class MemorySink:
     Attributes:
         fault: Called as fault(operation, key) before each operation ("put", "put_new", "get", "tail",
             "get_ranges", "list", "delete" or "clean"). Its exceptions are raised, so a test can make
-            operations fail, delay or count them. It may be set at any time.
+            operations fail, delay or count them. The attribute may be set at any time.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class MemorySink:
             self.objects.pop(key, None)
 
     def clean(self, prefix: str) -> None:
-        """See Sink.clean. A put here never leaves anything unfinished."""
+        """See Sink.clean. A put in memory leaves no unfinished object."""
         check_prefix(prefix)
         self._inject("clean", prefix)
 

@@ -1,12 +1,12 @@
 """RunFolder: the files below a folder, opened without following a link and without waiting.
 
 A run may come from another user. Readers, rules and writers open all files below its folder with this class:
-one path component after the other, each relative to the descriptor of the folder above it. So no link leads
-out of the run, even if it is created at the same time. Only regular files up to the caller's size limit are
-opened: a FIFO would wait for a writer, a device may have any effect, and a sparse file of some terabytes uses
-no disk space. The folder itself may be a link, because the user has named it.
+one path component after the other, each relative to the descriptor of the folder above it. Therefore no link
+leads out of the run, even if the link is created at the same time. Only regular files up to the caller's size
+limit are opened: a FIFO would wait for a writer, a device may have any effect, and a sparse file of some
+terabytes uses no disk space. The folder itself may be a link, because the user has specified it.
 
-It needs functions that accept a descriptor of a folder, which Linux, macOS and the BSDs have.
+The class needs functions that accept a descriptor of a folder, which Linux, macOS and the BSDs have.
 Threads and processes: any number.
 """
 
@@ -35,9 +35,9 @@ _MAX_DEPTH = 32  # depth of a listing; the keys of a run have at most four parts
 
 
 class RunFolder:
-    """The folder `root` and what is below it.
+    """The folder `root` and all files below it.
 
-    Keys are relative to it, with "/" between their parts, and checked (tdcore.sinks.base.check_key).
+    Keys are relative to `root`, with "/" between their parts, and checked (tdcore.sinks.base.check_key).
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -53,7 +53,7 @@ class RunFolder:
 
         Args:
             key: The folder.
-            make: Create it and the folders above it, durably, except the root.
+            make: Create the folder and the folders above it, durably, except the root.
 
         Raises:
             FileNotFoundError: The folder does not exist.
@@ -102,13 +102,13 @@ class RunFolder:
         """
         above, _, name = key.rpartition("/")
         with self.folder(above) as parent:
-            # Before it is opened, because to open a device can have effects.
+            # Checked before the file is opened, because opening a device can have side effects.
             self._refuse_odd(parent, name, key)
             try:
                 descriptor = os.open(name, _FILE, dir_fd=parent)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENXIO):
-                    self._refuse_odd(parent, name, key)  # replaced since
+                    self._refuse_odd(parent, name, key)  # the file was replaced in the meantime
                 raise
         try:
             status = os.fstat(descriptor)
@@ -154,7 +154,7 @@ class RunFolder:
     def _keys_in(self, parent: int, name: str, key: str, prefix: str) -> Iterator[str]:
         try:
             descriptor = self._inner(parent, name, key, make=False)
-        except (FileNotFoundError, NotADirectoryError):  # removed since
+        except (FileNotFoundError, NotADirectoryError):  # removed in the meantime
             return
         try:
             yield from self._keys(descriptor, key, prefix)
@@ -162,7 +162,7 @@ class RunFolder:
             os.close(descriptor)
 
     def _refuse_odd(self, parent: int, name: str, key: str) -> None:
-        """Raise UnsafeFile if it is neither a file nor a folder, FileNotFoundError if it does not exist."""
+        """Raise UnsafeFile unless `name` is a file or a folder, FileNotFoundError if it does not exist."""
         self._refuse(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode, key)
 
     def _refuse(self, mode: int, key: str) -> None:

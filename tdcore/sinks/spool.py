@@ -6,8 +6,8 @@
     <folder>/lock                 locked by the process that uses the spool; no other process changes it
     <folder>/journal              the journal of the flushers (tdcore.flusher.upload_journal)
 
-An object is written to a temporary file, flushed to the disk and renamed, so that after a crash it is
-complete or missing. Its checksum is computed from the memory before it is written, and compared before the
+An object is written to a temporary file, flushed to the disk and renamed, so that the object is complete or
+missing after a crash. Its checksum is computed from the memory before the write, and compared before the
 upload.
 
 Threads: any; one process at a time (`lock`).
@@ -62,7 +62,7 @@ class Spool:
     Args:
         folder: The folder.
         url: Place of the run. None: read from the folder, which must be a spool.
-        limit_bytes: append() raises SinkError above this size.
+        limit_bytes: Maximum size of the spool; append() raises SinkError above this size.
         about: Further fields of spool.json (worker, attempt, run_id); None if unknown.
 
     `found_damaged` lists objects that lock() moved aside because their header is unreadable.
@@ -70,7 +70,7 @@ class Spool:
     Raises:
         RunNotFound: The folder is not a spool.
         RunCorrupt: spool.json cannot be read.
-        UnsupportedFormat: another version of the format wrote it.
+        UnsupportedFormat: The spool is of another version of the format.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class Spool:
             raise
 
     def _take_lock(self) -> int:
-        """A descriptor of the locked lock file. A lock on a file that was removed meanwhile is not used."""
+        """A descriptor of the locked lock file. A lock on a file that was removed is not used."""
         path = self.folder / "lock"
         for _ in range(_LOCK_ROUNDS):
-            with contextlib.suppress(FileNotFoundError):  # its last user has just removed the folder
+            with contextlib.suppress(FileNotFoundError):  # the last user of the folder has just removed it
                 self.folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 try:
@@ -158,7 +158,7 @@ class Spool:
         self._lock_fd = -1
 
     def append(self, key: str, parts: Sequence[Buffer]) -> SpoolEntry:
-        """Store an object after all others; it is durable on return. Call lock() first.
+        """Store an object after all other objects, durably. Call lock() first.
 
         Raises SinkError: "full" if the limit or the disk is full, "denied" or "transient".
         """
@@ -168,7 +168,7 @@ class Spool:
         with self._mutex:
             if self._limit is not None and self.bytes + size > self._limit:
                 raise SinkError(
-                    f"the spool {self.folder} is full: it may hold {self._limit} bytes; raise spool_gib, or "
+                    f"the spool {self.folder} is full: its limit is {self._limit} bytes; raise spool_gib, or "
                     "wait until the bucket has caught up",
                     kind="full",
                 )
@@ -181,7 +181,7 @@ class Spool:
         except SinkError as error:
             with self._mutex:
                 self.bytes -= size
-            kind = "transient" if error.kind == "gone" else error.kind  # "gone" would mean the run itself
+            kind = "transient" if error.kind == "gone" else error.kind  # "gone" would refer to the run
             raise SinkError(f"the spool: {error}", kind=kind, errno=error.errno) from error
         with self._mutex:
             self._entries[number] = entry
@@ -190,7 +190,7 @@ class Spool:
     def read(self, entry: SpoolEntry) -> memoryview:
         """The bytes of an object.
 
-        They are read and not mapped, because a failing disk would end a process with a mapping.
+        The bytes are read and not mapped, because a failing disk kills a process that uses a mapping.
 
         Raises:
             RunCorrupt: The bytes do not match their checksum.
@@ -241,7 +241,7 @@ class Spool:
         self._release()
 
     def _remove_folder(self) -> None:
-        """Remove the folder unless it has unknown files: first the objects, at the end the lock."""
+        """Remove the folder unless it has unknown files: first the objects, last the lock."""
         with contextlib.suppress(OSError):
             for folder in (_OBJECTS, _DAMAGED):
                 with contextlib.suppress(FileNotFoundError):
@@ -313,7 +313,7 @@ class Spool:
 
 
 def find_spools(place: Path) -> list[Path]:
-    """Folders under `place`, including itself, that are spools, sorted. They may change at the same time."""
+    """All spools among `place` and the folders below it, sorted. Folders may change at the same time."""
     found = []
     for folder, below, files in os.walk(place):
         if _ABOUT in files:

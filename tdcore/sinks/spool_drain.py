@@ -19,7 +19,7 @@ _BYTES_AT_ONCE = 64 * 1024 * 1024
 
 
 class ObjectStore(Protocol):
-    """Stores and deletes objects, with retries for at most `patience` seconds, such as s3.S3Store."""
+    """A store of objects that retries for at most `patience` seconds, such as s3.S3Store."""
 
     async def put(
         self, key: str, parts: Sequence[Buffer], patience: float | None = None, *, crc32c: int | None = None
@@ -78,12 +78,12 @@ async def drain_spool(
             task.cancel()
         await asyncio.gather(
             *segments.values(), return_exceptions=True
-        )  # a cancel of this coroutine still propagates
+        )  # a cancellation of this coroutine still propagates
     return bool(entries)
 
 
 def _oldest(entries: Sequence[SpoolEntry]) -> Sequence[SpoolEntry]:
-    """The oldest entries, as many as may be in memory at a time."""
+    """The oldest entries that may be in memory at the same time."""
     size = 0
     for at, entry in enumerate(entries[:_OBJECTS_AT_ONCE]):
         size += entry.size

@@ -1,4 +1,4 @@
-"""Paths of the spools on this machine: one folder for each run, worker and attempt. Imports no S3 client."""
+"""Paths of the spools on this machine: one folder per run, worker and attempt. Imports no S3 client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["attempt_spool", "journal_path", "spool_root", "worker_spools"]
 
 
 def worker_spools(url: str, worker: str) -> Path:
-    """Folder of all spools of `worker` of the run at `url` on this machine. It need not exist.
+    """Folder of all spools of `worker` of the run at `url` on this machine, which need not exist.
 
     Raises SinkError if no folder for spools can be written.
     """
@@ -36,7 +36,7 @@ def attempt_spool(spools: Path, attempt: int, run_id: str) -> Path:
 
 
 def journal_path(spool: Path) -> Path:
-    """The journal of an attempt's flushers, in its spool. It exists until the last flusher ends normally."""
+    """The journal of an attempt's flushers, in its spool, which exists until a flusher ends normally."""
     return spool / "journal"
 
 

@@ -1,9 +1,9 @@
 """SpooledSink: sink of a flusher that writes to a bucket, with a spool on the local disk as fallback.
 
-Objects are uploaded straight from memory, several at a time, while the bucket keeps up. When the bucket is
-slow, unreachable or rejects requests, objects are stored in a spool on the local disk, which is as durable as
-a local run. Objects leave the spool in the order in which they were stored. When the spool is empty, uploads
-from memory start again. The caller gets an error only when the spool fails too.
+While the bucket is fast enough, objects are uploaded directly from memory, several at a time. When the bucket
+is slow, unreachable or rejects requests, objects are stored in a spool on the local disk, which is as durable
+as a local run. Objects leave the spool in the order in which they were stored. When the spool is empty,
+uploads from memory start again. The caller gets an error only when the spool fails too.
 
 Threads: any. The work runs in uploader.Uploader, on the thread of the remote sink's event loop.
 """
@@ -31,9 +31,9 @@ class SpooledSink:
 
     Args:
         remote: Sink of the bucket.
-        spool: Objects that could not be uploaded.
-        spill_after: How long one object is uploaded from memory before it is stored in the spool.
-        relief: How long uploads may still run after relieve().
+        spool: The spool for objects that could not be uploaded.
+        spill_after: Maximum time of an upload from memory before the object is stored in the spool.
+        relief: Maximum time for which uploads may still run after relieve().
         log: Called once for each reason to use the spool, and for each damaged object.
 
     Raises:
@@ -89,7 +89,7 @@ class SpooledSink:
         self._remote.put(key, parts)
 
     def relieve(self) -> None:
-        """Free the caller's memory: uploads that still run after `relief` are stored in the spool instead."""
+        """Free the caller's memory: store uploads that are still running after `relief` in the spool."""
         self._remote.loop.submit(self._uploader.relieve())
 
     @property
@@ -99,7 +99,7 @@ class SpooledSink:
 
     @property
     def waiting(self) -> int:
-        """Objects in the spool."""
+        """Number of objects in the spool."""
         return len(self._spool)
 
     def left_behind(self) -> str:
@@ -124,7 +124,7 @@ class SpooledSink:
         return recent if recent is not None else self._remote.get(key)
 
     def start_get(self, key: str) -> Future[bytes]:
-        """See PipelinedSink.start_get. Reads from the bucket only."""
+        """See PipelinedSink.start_get. Only the bucket is read."""
         return self._remote.start_get(key)
 
     def tail(self, key: str, length: int) -> bytes:
@@ -163,11 +163,11 @@ class SpooledSink:
 
     def close(self) -> None:
         """Stop all uploads. Objects in the spool stay there."""
-        with suppress(RuntimeError):  # the loop is closed: this is the second call
+        with suppress(RuntimeError):  # the loop is closed after the first call
             self._remote.loop.submit(self._uploader.stop()).result()
         self._remote.close()
         self._spool.close()
 
     def _check_settled(self) -> None:
         if self.trouble:
-            raise SinkError(f"{self._remote.where} does not hold everything yet: {self.trouble}")
+            raise SinkError(f"{self._remote.where} does not have all objects yet: {self.trouble}")

@@ -36,7 +36,7 @@ _TOO_SLOW = "the bucket accepts data more slowly than the training writes it"
 
 
 class Uploader:
-    """Uploads objects to `store`. Made on the thread of the event loop.
+    """Uploads of objects to `store`. Created on the thread of the event loop.
 
     where: the place of the store, for messages. SpooledSink describes the other arguments.
     """
@@ -61,7 +61,7 @@ class Uploader:
         self._relief_seconds = relief.total_seconds()
         self._log = log
         self._logged: set[str] = set()  # reasons that were logged
-        self._last: _JobEnd | None = None  # of the newest job
+        self._last: _JobEnd | None = None  # end of the newest job
         self._pause = _PAUSE_SECONDS
         self._drain: asyncio.Task[None] | None = None
         self._stopped = False
@@ -75,7 +75,7 @@ class Uploader:
 
     async def stop(self) -> None:
         """Stop draining the spool. Objects in the spool stay there."""
-        self._stopped = True  # a cancel alone may be lost when an error occurs at the same moment
+        self._stopped = True  # a cancellation alone may be lost if an error occurs at the same moment
         if self._drain is not None:
             self._drain.cancel()
             with suppress(asyncio.CancelledError):
@@ -119,7 +119,7 @@ class Uploader:
             self._wake.set()
 
     async def _upload(self, objects: list[Object], previous: _JobEnd | None) -> list[Object]:
-        """Upload from memory. Returns the objects that could not be uploaded."""
+        """Upload from memory, and return the objects that could not be uploaded."""
         left = list(objects)
         upload = asyncio.ensure_future(self._upload_in_order(left, previous))
         relief = asyncio.ensure_future(self._relief.wait())
@@ -164,7 +164,10 @@ class Uploader:
     def _use_spool(self, reason: str, log: bool = False) -> None:
         if log and reason not in self._logged:
             self._logged.add(reason)
-            self._log(f"{self._where}: {reason}. Data goes to the spool {self._spool.folder} meanwhile.")
+            self._log(
+                f"{self._where}: {reason}. Until the bucket accepts data, it is stored in the spool "
+                f"{self._spool.folder}."
+            )
         self.trouble = reason
         self._relief.set()
         if self._drain is None:
@@ -178,7 +181,7 @@ class Uploader:
                 sent = await drain_spool(
                     self._spool, self._store, sent=self._was_sent, damaged=self._was_damaged
                 )
-            except Exception as error:  # of any kind: the spool keeps the rest, and the next try may succeed
+            except Exception as error:  # any: the next try may succeed
                 self.trouble = str(error) or type(error).__name__
                 await asyncio.sleep(random.uniform(0.5, 1.0) * self._pause)
                 self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
@@ -207,7 +210,7 @@ class _RecentObjects:
         self._bytes = 0
 
     def get(self, key: str) -> bytes | None:
-        """The object, or None when it is not in memory. Any thread."""
+        """The object; None if it is not in memory. Any thread."""
         return self._objects.get(key)
 
     def add(self, key: str, parts: Sequence[Buffer]) -> None:
@@ -221,5 +224,5 @@ class _RecentObjects:
             self._bytes -= len(self._objects.popitem(last=False)[1])
 
     def drop(self, key: str) -> None:
-        """Remove the object: it was deleted or replaced in the bucket."""
+        """Remove the object, because it was deleted or replaced in the bucket."""
         self._bytes -= len(self._objects.pop(key, b""))

@@ -1,7 +1,7 @@
-"""Text for people: representations, quoting, steps and suggestions. Imports nothing else of tdcore.
+"""Text for people: representations, quoting, steps and suggestions. Imports no other part of tdcore.
 
 short_repr     representations that fit into one line
 quoting        text from a run, made safe for a terminal or a log
 step_text      a step as the training loop counts it
-did_you_mean   the closest known name for a name that is not known
+did_you_mean   the closest known name for an unknown name
 """

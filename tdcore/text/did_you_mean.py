@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["closest", "did_you_mean"]
 
-_LIKE = 0.6  # of difflib: 1 is the same text
+_LIKE = 0.6  # least similarity of difflib; 1 is the same text
 
 
 def closest(text: str, known: Iterable[str]) -> str | None:
@@ -20,7 +20,7 @@ def closest(text: str, known: Iterable[str]) -> str | None:
 def did_you_mean(text: str, known: Iterable[str]) -> str:
     """The most similar known name as a hint to append to a message; "" if no name is similar.
 
-    text: A name, or a regular expression, whose anchors and wildcards do not count.
+    text: A name or a regular expression. Anchors and wildcards are ignored.
     """
     name = closest(text.strip("^$.*+").replace("\\", ""), known)
     return "" if name is None else f"; did you mean {name!r}?"

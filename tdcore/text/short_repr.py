@@ -1,6 +1,6 @@
 """Representations that fit into one line of a notebook.
 
-Settings are shown as the call that creates them, without arguments that have their default.
+Settings are shown as the call that creates them. Arguments with default values are left out.
 Pure functions, any thread.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["cut", "how_many", "settings_repr"]
 
-_LONGEST = 160  # characters of one line
+_LONGEST = 160  # maximum number of characters in a line
 
 
 def settings_repr(value: Any) -> str:
@@ -28,7 +28,7 @@ def settings_repr(value: Any) -> str:
 
 
 def how_many(count: int, what: str) -> str:
-    """ "1 row", "1,449 rows"."""
+    """A number with its noun: "1 row", "1,449 rows"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -1,8 +1,8 @@
 """A step as text for people: first the step of its mode, as the training loop counts it.
 
 A hook counts each step twice: once over all modes (the global step) and once within its mode. The loop of a
-script counts the steps of one mode, so messages have that number first, and the global step in brackets if
-the two differ. JSON has both numbers. Pure functions, any thread.
+script counts the steps of one mode, so messages begin with that number. The global step follows in brackets
+if the two numbers differ. JSON has both numbers. Pure functions, any thread.
 """
 
 from __future__ import annotations

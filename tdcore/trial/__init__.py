@@ -1,4 +1,4 @@
-"""Reading runs: create_trial, Trial, Tensor, and the index under them."""
+"""The readers of runs: create_trial, Trial and Tensor, and the index that they use."""
 
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd

@@ -1,6 +1,6 @@
 """Absence: the reason why a tensor has no value at a step, in words.
 
-Threads: those of Trial.
+Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["why_no_value"]
 
-_MOST_STEPS = 10  # maximum number of steps in a text
+_MOST_STEPS = 10  # maximum number of steps in a reason
 
 
 def why_no_value(
@@ -39,7 +39,7 @@ def why_no_value(
         name: Name of the tensor.
         step: Step of the mode; a global step with ModeKeys.GLOBAL.
         mode: Mode of the step.
-        worker: None: the first worker that saved something.
+        worker: Name of the worker; None: the first worker that saved tensors.
 
     Raises:
         InvalidWorker: The run has no worker of this name.

@@ -25,10 +25,10 @@ _UFUNCS = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "
 
 
 def assembled(parts: Sequence[tuple[Shard, Array]], what: str) -> Array:
-    """The whole array, read-only. The parts must cover it. A part that is the whole is returned unchanged.
+    """The whole array, read-only. The parts must cover the array. A part that is the whole is not copied.
 
     Args:
-        parts: Place and values of each part.
+        parts: Shard and values of each part.
         what: Tensor and step, for messages.
 
     Raises:
@@ -78,7 +78,7 @@ def difference(a: Array, b: Array) -> str:
 
 
 def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
-    """The reduction over workers, in order, computed in float64 (integers: in their own type).
+    """The reduction of the workers' arrays in order, computed in float64 (integers: in their own type).
 
     Args:
         reduction: "sum", "avg", ... For "norm_<p>" each part is the p-norm of one worker's elements, and the
@@ -97,8 +97,8 @@ def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
     known = dtype.kind == "f" if power is not None else reduction in _UFUNCS and dtype.kind != "b"
     if not known or (reduction == "avg" and dtype.kind in "iu"):
         raise TensorUnavailableForStep(
-            f"{what} was saved as contributions of workers to a reduction {reduction!r} of {dtype.name}, "
-            f"which is not supported ({', '.join(_UFUNCS)} are, and {NORM_OF}<p> of floats); "
+            f"{what} was saved as contributions of workers to the reduction {reduction!r} of {dtype.name}, "
+            f"which is not supported (supported: {', '.join(_UFUNCS)}, and {NORM_OF}<p> of floats); "
             "value(step, worker=...) returns each",
             reason="partial",
         )
@@ -126,9 +126,9 @@ def _power(reduction: str) -> float | None:
 
 
 def _norm(parts: Sequence[Array], power: float) -> Array:
-    """The p-norm over workers, element by element, in float64; scaled, so that no power overflows."""
+    """The p-norm over workers per element, in float64. Values are scaled, so that no power overflows."""
     sizes = np.abs(np.stack([part.astype(np.float64) for part in parts]))
-    largest: Array = sizes.max(axis=0)  # NaN if one is NaN
+    largest: Array = sizes.max(axis=0)  # NaN if any size is NaN
     scaled = sizes / np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
     norm = largest * np.power(scaled, power).sum(axis=0) ** (1.0 / power)
     found: Array = np.where((largest > 0) & np.isfinite(largest), norm, largest)

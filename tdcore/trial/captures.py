@@ -1,8 +1,8 @@
 """Captures: rows of the index grouped into tensors.
 
 A row is one part of one tensor at one step. A large tensor has several parts, and one name may be saved twice
-at the same step. A *capture* is one tensor at one step, of one worker and call. If it was saved several
-times, it is the last complete one. Vectorised; pure functions, any thread.
+at the same step. A *capture* is one tensor at one step, of one worker and call. If the tensor was saved
+several times, the capture is the last complete one. Vectorised pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _groups(index: Index, rows: Rows, key: npt.NDArray[np.int64]) -> Captures:
     sizes = np.diff(np.append(starts, len(rows)))
     complete = (part[starts] == 0) & (sizes == parts[starts])
     of_set = key[starts]
-    # For each key the set with the largest (complete, position) is used: sets are in order.
+    # Sets are in order, so the set with the largest (complete, position) is used for each key.
     rank = np.lexsort([np.arange(len(starts)), complete, of_set])
     last = np.ones(len(starts), dtype=np.bool_)
     last[:-1] = of_set[rank][1:] != of_set[rank][:-1]

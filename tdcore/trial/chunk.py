@@ -1,8 +1,8 @@
 """Chunk: adjacent rows of the index in one file, whose columns are read when they are needed.
 
-Large files are split into chunks of some row groups. So a query for a few steps decodes a few row groups, and
-a query for all steps decodes several at a time. Threads: chunks belong to one reader. The reader uses several
-threads, each with its own chunks.
+Large files are split into chunks of several row groups, so a query for a few steps decodes only a few row
+groups, and a query for all steps decodes several at the same time. Threads: chunks belong to one reader. The
+reader uses several threads, each with its own chunks.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MANY_ROWS = 20_000  # larger queries are decoded by several threads
 
 
 class Chunk:
-    """A chunk.
+    """Adjacent rows of one index file.
 
     Args:
         rows: Number of rows.
         level: Number of joins with other chunks; -1 for a chunk that is never joined.
         load: Reads columns for exactly these rows, in order, each without chunks.
-        columns: The columns that were read.
+        columns: The columns that are already read.
     """
 
     __slots__ = ("_columns", "_load", "_wide", "level", "rows")
@@ -163,7 +163,7 @@ def gather(
 
 
 def _by_chunk(rows: Rows, home: Rows) -> Iterator[tuple[int, Rows]]:
-    """(chunk, its rows) for each chunk with rows. home: chunk of each row, ascending."""
+    """(chunk, its rows) for each chunk with rows. home: the chunk of each row, ascending."""
     cuts = [0, *(np.flatnonzero(home[1:] != home[:-1]) + 1).tolist(), len(rows)]
     for begin, end in pairwise(cuts):
         yield int(home[begin]), rows[begin:end]

@@ -22,7 +22,7 @@ _BY_NAME = {kind.label: kind for kind in TensorKind}
 
 @dataclass(slots=True)
 class SavedCollection:
-    """A collection of a run. Its tensors need not have been saved.
+    """A collection of a run. A tensor of the collection need not have been saved.
 
     include() and add_tensor_name() change only this object of the trial; the run is not changed.
 
@@ -30,8 +30,8 @@ class SavedCollection:
         include_regex: Patterns that are searched in names.
         tensor_names: Listed names, and names of captured tensors in the collection.
         save_config, reduction_config: Settings in the hook; None if the collection had no own settings.
-        document: The whole entry.
-        patterns: Searches with the run's patterns, and lists the refused ones.
+        document: The whole entry in collections.json.
+        patterns: Compiles the run's patterns, and lists rejected patterns.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SavedCollection:
 
     @classmethod
     def from_document(cls, name: str, entry: Mapping[str, Any], patterns: RunPatterns) -> SavedCollection:
-        """Create it from a checked entry of collections.json. Its patterns are not compiled yet."""
+        """Create a collection from a checked entry of collections.json, without compiling its patterns."""
         return cls(
             name=name,
             include_regex=tuple(entry.get("include_regex", [])),
@@ -73,14 +73,14 @@ class SavedCollection:
         self.tensor_names |= {name}
 
     def take(self, saved: SavedCollection) -> None:
-        """Update it from the run, and keep additions of include() and add_tensor_name()."""
+        """Update the collection from the run, and keep additions of include() and add_tensor_name()."""
         self.include_regex = (*saved.include_regex, *self._own_regex)
         self.tensor_names = saved.tensor_names | self._own_names
         self.save_config, self.reduction_config = saved.save_config, saved.reduction_config
         self.document = saved.document
 
     def matcher(self) -> Collection:
-        """The same collection in the form of hooks, whose `belongs(name, kind)` decides about membership.
+        """The same collection as a tdcore.config.Collection, whose `belongs(name, kind)` checks membership.
 
         The patterns of a built-in collection select only the kinds of tensors of this collection.
         """
@@ -97,7 +97,7 @@ class SavedCollection:
         return collection
 
     def _compile(self, text: str) -> Pattern:
-        """Compile a pattern: of the user if it is from include(), otherwise of the run."""
+        """Compile a pattern from include() as a user's pattern, any other pattern as a pattern of the run."""
         return re.compile(text) if text in self._own_regex else self.patterns.compile(text)
 
     def of(self, kinds: Mapping[str, str]) -> list[str]:
@@ -112,5 +112,5 @@ class SavedCollection:
 
 
 def kind_of(label: str) -> TensorKind:
-    """TensorKind of a word in the `kind` column; CUSTOM for an unknown word."""
+    """TensorKind for a word in the column `kind`; CUSTOM for an unknown word."""
     return _BY_NAME.get(label, TensorKind.CUSTOM)

@@ -1,6 +1,6 @@
-"""Columns over all rows: GrowingColumn, an array with appends at amortised constant cost, and helpers.
+"""Columns over all rows: GrowingColumn (an array with amortised constant cost per append) and helpers.
 
-Threads: none of its own; an object belongs to one reader.
+Threads: an object belongs to one reader.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """CommonSteps: one numbering of global steps for all workers of a run.
 
-Ranks that train together number their steps alike within a mode (`mode_step`), but not over all modes: when
-only rank 0 evaluates, its global steps are ahead of those of the other ranks from then on. A reader therefore
-identifies a step by (attempt, mode, mode_step). The *common step* of a row is the global step that the first
-worker by rank that has rows of this attempt and mode gives to that (mode, mode_step). Where that worker saved
-other steps of the mode only, its number follows from them: within a phase of a training the global step and
-the mode step advance together. A run of one worker has nothing to translate, and costs nothing here.
+Ranks that train together use equal step numbers within a mode (`mode_step`), but not over all modes: after
+only rank 0 has evaluated, its global steps are ahead of the global steps of the other ranks. A reader
+therefore identifies a step by (attempt, mode, mode_step). The *common step* of a row is the global step of
+that (mode, mode_step) on the first worker, by rank, that has rows of this attempt and mode. If that worker
+saved only other steps of the mode, the number is computed from them: within a phase of a training the global
+step and the mode step advance together. In a run with one worker, common steps are the worker's own steps.
 
 The common step of a row can change while the first worker is behind: it may still evaluate before the step
-that the others already have. It is final when the first worker has reached the mode step, so it is final for
-complete steps (`finished`), and only these are handed out to readers that follow a run. There are two
-exceptions: a worker that was taken for dead comes back, and the first worker begins a mode that only others
-had until then. `revision` increases when rows that were read before have other numbers.
+that the others already have. The number is final when the first worker has reached the mode step. It is
+therefore final for complete steps (`finished`), and only complete steps are returned to readers that follow a
+run. There are two exceptions: a worker that counted as dead continues, or the first worker begins a mode that
+only other workers had so far. `revision` increases when rows that were read before get other numbers.
 
-Threads: belongs to one Index.
+Threads: an object belongs to one Index.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FARTHEST = 1 << 62  # largest step number for "all", so that sums do not overfl
 
 
 class ModeStepNumbers:
-    """The global steps that one worker gives to the mode steps of one mode, in one attempt.
+    """The global steps of the mode steps of one mode, for one worker and attempt.
 
     The difference of both numbers is constant over long ranges; only the ends of these ranges are stored.
     """
@@ -49,7 +49,7 @@ class ModeStepNumbers:
         self._offsets: Ints = np.empty(0, dtype=np.int64)
 
     def add(self, mode_steps: Ints, steps: Ints) -> None:
-        """Add pairs of a mode step and its global step. If a mode step has two numbers, the larger counts."""
+        """Add pairs of a mode step and its global step. Of two global steps, the larger one is used."""
         known = np.concatenate([self._mode_steps, mode_steps])
         offsets = np.concatenate([self._offsets, steps - mode_steps])
         order = np.lexsort([offsets, known])
@@ -85,7 +85,7 @@ class ModeStepNumbers:
         return int((self._mode_steps + self._offsets).max())
 
     def first_from(self, step: int) -> int:
-        """The lowest mode step up to `last` with this global step or a higher one; last + 1 if none has."""
+        """The lowest mode step up to `last` with at least this global step; last + 1 if there is none."""
         step = max(-_FARTHEST, min(step, _FARTHEST))
         ends = np.append(self._mode_steps[1:], self._mode_steps[-1:] + 1)
         lowest = np.maximum(self._mode_steps, step - self._offsets)
@@ -98,7 +98,9 @@ class ModeStepNumbers:
 
 
 class CommonSteps:
-    """columns: the narrow columns of the index. dictionaries: of the index. `update` follows the columns."""
+    """The common step of each row of an index; `update` adds new rows.
+    columns: the narrow columns of the index. dictionaries: the dictionaries of its text columns.
+    """
 
     def __init__(self, columns: Mapping[str, GrowingColumn], dictionaries: TextDictionaries) -> None:
         self.revision = 0
@@ -106,14 +108,14 @@ class CommonSteps:
         self._workers = dictionaries["worker"]
         self._modes = dictionaries["mode"]
         self._numbers: dict[int, dict[int, dict[str, ModeStepNumbers]]] = {}  # attempt -> mode code -> worker
-        self._steps: GrowingColumn | None = None  # None: the common step of every row is its worker's own
+        self._steps: GrowingColumn | None = None  # None: common steps are own steps
         self._seen = 0  # rows that have common steps
         self._read = 0  # rows at the last call of update()
         self._restored = False
 
     @property
     def several(self) -> bool:
-        """Whether the run has more than one worker so far. The methods below are for such runs."""
+        """Whether the run has several workers so far. The methods below are for runs of several workers."""
         return self._restored or len(self._workers) > 1
 
     @property
@@ -135,7 +137,7 @@ class CommonSteps:
     # State of a reader that does not read all rows again. -----------------------------------------
 
     def saved(self) -> Saved:
-        """(attempt, worker, mode) -> mode steps, and global steps of them, that define the numbering."""
+        """(attempt, worker, mode) -> mode steps and their global steps, which define the numbering."""
         self._take_in(self._read)
         return {
             (attempt, worker, self._modes.texts[mode]): numbers.saved()
@@ -155,10 +157,10 @@ class CommonSteps:
     # Finished steps of workers. -------------------------------------------------------------------
 
     def bound(self, attempt: int, worker: str, own: int) -> int:
-        """The common step below which the worker has finished all, if it has finished its own below `own`.
+        """The common step below which the worker is finished, given that it has finished its own below `own`.
 
-        Only modes that the first worker of the attempt has count, because the numbers of evaluations of a
-        single other worker are independent.
+        Only modes of the first worker of the attempt are used, because the step numbers of evaluations that
+        run on another worker only are independent.
         """
         modes = self._numbers.get(attempt, {})
         owner = self._owner(attempt)
@@ -184,8 +186,9 @@ class CommonSteps:
     def finished(self, attempt: int, worker: str, own: int) -> dict[int, int]:
         """mode code -> mode steps below this one are finished by the worker, for all modes of the attempt.
 
-        own: all its own global steps below this one are finished. A step that the worker has not saved is
-        finished when it has finished a later one of the mode, or one that is later in the common numbering.
+        own: all of the worker's own global steps below this number are finished. A step that the worker has
+        not saved is finished when the worker has finished a later step of the mode, or a step that is later
+        in the common numbering.
         """
         modes = self._numbers.get(attempt, {})
         owner = self._owner(attempt)
@@ -211,9 +214,9 @@ class CommonSteps:
         return max(0, min(own, _FARTHEST) - 1 - newest)
 
     def _as_own(self, attempt: int, giver: str, bound: int) -> int:
-        """A bound in common steps as one in the steps of a worker that is not the first of the attempt.
+        """Convert a bound in common steps to the own steps of a worker that is not the first of the attempt.
 
-        Below it are the steps of that worker that come before the last common step below the bound.
+        Below the result are the steps of that worker that come before the last common step below the bound.
         """
         owner = self._owner(attempt)
         found: list[int] = []
@@ -235,7 +238,7 @@ class CommonSteps:
     # Following the columns. -----------------------------------------------------------------------
 
     def _take_in(self, known: int) -> None:
-        """Number the new rows. known: rows that were read before; their numbers may change."""
+        """Assign common steps to the new rows. known: number of rows read before, whose steps may change."""
         first, self._seen = self._seen, len(self._columns["step"].array)
         if first == self._seen:
             return
@@ -248,7 +251,7 @@ class CommonSteps:
             self.revision += not np.array_equal(before, self.array[:known])
 
     def _changes(self, first: int) -> Ints:
-        """Rows from `first` on that are of another worker or step than the row before them."""
+        """Rows from `first` on whose worker or step differs from the row before."""
         names = ("step", "mode_step", "mode", "worker", "attempt")
         return first + np.flatnonzero(starts_of(*(self._columns[name].array[first:] for name in names)))
 
@@ -264,7 +267,7 @@ class CommonSteps:
             yield int(attempt[at]), int(mode[at]), self._workers.texts[int(worker[at])], group
 
     def _add(self, rows: Ints) -> bool:
-        """Add the pairs of steps in these rows. Return whether earlier rows may have other numbers now."""
+        """Add the pairs of steps in these rows. Return whether numbers of earlier rows may change."""
         mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
         groups = list(self._groups(rows))
         places = {(attempt, mode) for attempt, mode, _, _ in groups}
@@ -288,7 +291,7 @@ class CommonSteps:
         return changed
 
     def _translate(self, first: int, rows: Ints) -> None:
-        """Number the rows from `first` on. rows: the rows among them at which worker or step changes."""
+        """Assign common steps to the rows from `first` on. rows: those at which worker or step changes."""
         own: Any = self._columns["step"].array
         mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
         shift = np.zeros(len(rows), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""compare_workers: compares one statistic across workers, and measures how far each worker deviates.
+"""compare_workers: compare one statistic across workers, and measure the deviation of each worker.
 
 Pure functions, any thread.
 """
@@ -27,7 +27,7 @@ _NORMAL = 1.4826  # standard deviation of a normal distribution over its median 
 
 
 def compare_workers(stats: pa.Table, column: str, *, across_shards: bool) -> pa.Table:
-    """See Trial.compare_workers. stats: a table of statistics.stats_table with all columns."""
+    """Compare one statistic across workers; see Trial.compare_workers. stats: all columns of stats_table."""
     numbers = [*layout.STATISTICS_COLUMNS[:-2], *DERIVED, *_OTHERS]
     if column not in numbers:
         raise ConfigError(f"{column!r} is not a column that can be compared; use one of {', '.join(numbers)}")
@@ -37,7 +37,7 @@ def compare_workers(stats: pa.Table, column: str, *, across_shards: bool) -> pa.
     with np.errstate(all="ignore"):
         median = _medians(values, group)[group]
         distance = values - median
-        distance[values == median] = 0.0  # infinities, too
+        distance[values == median] = 0.0  # also for infinities
         spread = _NORMAL * _medians(np.abs(distance), group)[group]
         deviation = np.where(distance == 0, 0.0, distance / spread)
     deviation[size[group] < 2] = np.nan
@@ -65,7 +65,7 @@ def _ranks(workers: pa.ChunkedArray) -> Ints:
 
 
 def _groups(stats: pa.Table, across_shards: bool) -> tuple[Ints, Ints]:
-    """Group of comparable rows that each row belongs to, and the number of rows of each group."""
+    """The group of comparable rows of each row, and the number of rows in each group."""
     keys = [np.asarray(_codes(stats.column(name))) for name in _KEY]
     column = stats.column("shard")
     if not across_shards and column.null_count < len(column):
@@ -117,7 +117,7 @@ def _medians(values: Floats, group: Ints) -> Floats:
 
 
 def _order(group: Ints, deviation: Floats, rank: Ints) -> Ints:
-    """Rank of each deviation in its group: 1 for the largest. Ties by rank of the worker; NaN comes last."""
+    """Rank of each deviation in its group: 1 for the largest. Ties: by rank of the worker. NaN comes last."""
     order = np.lexsort([rank, np.where(np.isnan(deviation), np.inf, -np.abs(deviation)), group])
     start = np.searchsorted(group[order], group[order])
     found = np.empty(len(group), dtype=np.int64)

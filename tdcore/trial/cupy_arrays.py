@@ -1,9 +1,9 @@
-"""to_cupy: copies values of a run into a CuPy array on a GPU.
+"""to_cupy: copy values of a run into a CuPy array on a GPU.
 
-CuPy is imported by the first call only. The bytes go through two pinned buffers of bounded size: the driver
-copies from one buffer while the other is filled from the file, so that a tensor of many gigabytes needs no
-pinned memory of its size. The call returns when the copy is complete.
-Threads: any. The array belongs to the device, and is ordered after the current CuPy stream.
+The first call imports CuPy. The bytes are copied through two pinned buffers of bounded size: the driver
+copies from one buffer while the other is filled from the file. A tensor of many gigabytes therefore does not
+need pinned memory of its own size. The copies run on the current CuPy stream, and the call returns when they
+are complete. Threads: any.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def to_cupy(values: npt.NDArray[Any], device: int, what: str) -> Any:
 
     Raises:
         ConfigError: CuPy is missing, does not have the dtype, or there is no such device.
-        MemoryError: The device has not enough memory (CuPy's OutOfMemoryError).
+        MemoryError: The device does not have enough memory (CuPy's OutOfMemoryError).
     """
     cupy = _cupy(what)
     _check_dtype(cupy, values.dtype, what)
@@ -65,14 +65,14 @@ def _cupy(what: str) -> Any:
         import cupy
     except ImportError as error:
         raise ConfigError(
-            f"{what} on a GPU is a CuPy array, and CuPy does not import here ({error}): pip install "
+            f"{what} on a GPU is a CuPy array, and CuPy cannot be imported ({error}): pip install "
             f'"tdcore-capture[cupy]" (CUDA 13) or cupy-cuda12x (CUDA 12); {_INSTEAD}'
         ) from error
     return cupy
 
 
 def _check_dtype(cupy: Any, dtype: np.dtype[Any], what: str) -> None:
-    """Raise ConfigError for a type that CuPy lacks: such an array fails at the first operation."""
+    """Raise ConfigError for a type that CuPy lacks, whose arrays would fail at the first operation."""
     if dtype.isbuiltin == 1:
         return
     if dtype.name == "bfloat16" and int(str(cupy.__version__).split(".")[0]) >= _BFLOAT16_SINCE:

@@ -48,7 +48,7 @@ class TextDictionary:
 
     def to_arrow(self, codes: npt.NDArray[np.integer]) -> pa.DictionaryArray:
         """Codes as an Arrow column of texts; -1 becomes null."""
-        if len(codes) * 4 < len(self.texts):  # few rows: only the texts they use
+        if len(codes) * 4 < len(self.texts):  # few rows: only the texts that they use
             used, positions = np.unique(codes, return_inverse=True)
             if len(used) and used[0] < 0:
                 used, positions = used[1:], positions - 1

@@ -1,7 +1,7 @@
 """Documents: the small JSON files of a run, read and checked.
 
-run.json, collections.json, end/, findings/. An invalid document raises RunCorrupt or UnsupportedFormat with
-its key and the reason (tdcore/format/documents.py). Threads: functions without state.
+run.json, collections.json, end/, findings/. For an invalid document, RunCorrupt or UnsupportedFormat is
+raised with the key and the reason (tdcore/format/documents.py). Threads: any (functions without state).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """How one worker's attempt ended.
+    """The end of one worker's attempt.
 
     Attributes:
         clean: Whether the training itself closed the capture.
@@ -91,7 +91,7 @@ def read_claim(sink: Sink, worker: str, attempt: int) -> Mapping[str, Any]:
 def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
     """The merged collections of all workers: attempt -> name -> entry.
 
-    A collection has the tensors of all workers. All other fields are those of the first worker.
+    A collection has the tensors of all workers. All other fields are the first worker's.
     """
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for key in _collection_keys(sink):
@@ -128,8 +128,8 @@ def _is_number(text: str) -> bool:
 def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
     """The merged notes in the workers' files of collections: attempt -> heading -> note.
 
-    Notes of several workers under one heading are joined. If two workers have the same entry, the first
-    counts.
+    Notes of several workers under one heading are joined. If two workers have the same entry, the entry of
+    the first worker is used.
     """
     found: dict[int, dict[str, Any]] = {}
     for _, attempt, said in read_notes_of_workers(sink):
@@ -140,7 +140,7 @@ def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
 
 
 def read_notes_of_workers(sink: Sink) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(worker, attempt, notes) of each worker's file of collections; worker is "" for the first worker's."""
+    """(worker, attempt, notes) of each worker's file of collections; "" is the first worker."""
     for key in _collection_keys(sink):
         try:
             attempts = _object(sink, key).document.get("attempts")
@@ -178,7 +178,7 @@ def read_ends(
     Args:
         sink: The run.
         keys: Keys of end files. Other keys are ignored.
-        known: End files that are not read again, because an end file is written once.
+        known: End files that were read before. They are not read again, because an end file is written once.
         run_id: Id of the run.
 
     Raises:
@@ -235,7 +235,7 @@ def _object(sink: Sink, key: str) -> Fields:
 
 
 def _bounded(sink: Sink, key: str) -> bytes:
-    """The bytes of a document. A folder refuses one that is too large before it reads it."""
+    """The bytes of a document. A folder rejects a document that is too large before reading it."""
     data, limit = sink.get(key), layout.size_limit(key)
     if limit is not None and len(data) > limit:
         raise RunCorrupt(f"{key} has {len(data):,} bytes; at most {limit:,} are read")

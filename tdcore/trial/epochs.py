@@ -1,7 +1,7 @@
-"""Epochs: which epoch a saved step belongs to, as the script has set it with Hook.set_epoch().
+"""Epochs: the epoch of each saved step, as set by the script with Hook.set_epoch().
 
-The first saved step of each epoch has a row with the number, so the newest row at or before a saved step of
-the same worker and attempt applies. Threads: as the index.
+The first saved step of each epoch has a row with the number of the epoch. The epoch of a step is the number
+in the last such row of the same worker and attempt at or before the step. Threads: see Index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Saved: TypeAlias = "dict[tuple[int, str], tuple[list[int], list[int]]]"
 
 
 class Epochs:
-    """Epochs of the steps of a run. Reads each row of the index once."""
+    """Epochs of the steps of a run. Each row of the index is read once."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -38,7 +38,7 @@ class Epochs:
         """The epoch of a saved step; None if the script has not set one.
 
         Args:
-            attempt, worker: Whose step it is.
+            attempt, worker: The attempt and worker of the step.
             step: Global step, as in the column `step` of the index.
         """
         self._update()
@@ -80,7 +80,7 @@ class Epochs:
                 self._rows.setdefault(home, []).append((row, int(epoch)))
 
     def _number(self) -> None:
-        """Sort the epochs by their steps, whose numbers new rows of a further worker can change."""
+        """Sort the epochs by their steps. New rows of another worker can change the numbers of steps."""
         step = self._index.column("step")
         for home in {*self._restored, *self._rows}:
             known = zip(*self._restored.get(home, ([], [])), strict=True)

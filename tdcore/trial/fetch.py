@@ -1,4 +1,4 @@
-"""fetch_all: sends several requests to a sink at the same time, if the sink supports it."""
+"""fetch_all: send several requests to a sink at the same time, if the sink supports this."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Gaps: tensors that were captured but are not in the run: those that its writer counted, and missing files.
+"""Gaps: captured tensors that are not in the run. The writer counted them, or an index file is missing.
 
-The flusher writes gaps into the metadata of index files, and all of them into the end file. Threads:
+The flusher writes gaps into the metadata of index files, and all gaps into the end file. Threads:
 functions without state; FileGaps belongs to one reader.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileGaps", "Gap", "all_gaps", "file_gaps"]
 
-_MAX_GAPS = 4096  # of one document
+_MAX_GAPS = 4096  # maximum number of gaps in a document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def file_gaps(file: layout.FileRange, metadata: Mapping[bytes, bytes] | None) ->
 
 
 def all_gaps(index: Index, ends: Mapping[tuple[str, int], RunEnd]) -> list[Gap]:
-    """All gaps by attempt and worker: holes, and those of the end file, else those of the index files."""
+    """All gaps by attempt and worker: holes, and the gaps in the end file, else in the index files."""
     found = [
         Gap(
             worker=hole.worker, attempt=hole.attempt, reason="no_index_file", first=hole.first, last=hole.last

@@ -1,8 +1,8 @@
 """GlobalTensor: a sharded tensor at one step, assembled from the parts that several workers saved.
 
-The column `shard` has the box of each part. Equal boxes of several workers are copies: one is used, and
+The column `shard` has the box of each part. Equal boxes of several workers are copies: one copy is used, and
 copies that differ raise an error. If some elements are in no part, the error names them and the workers that
-have them. Parts whose sum over workers is the tensor ("partial") are reduced. Threads: those of Trial.
+have them. Parts whose sum over workers is the tensor ("partial") are reduced. Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WorkerShard:
 
 
 class GlobalTensor:
-    """A tensor at one step of a mode. Raises like TensorHistory.capture if no worker saved it."""
+    """A tensor at one step of a mode. Raises the errors of TensorHistory.capture if no worker saved it."""
 
     __slots__ = ("_history", "step", "worker_shards")
 
@@ -65,7 +65,7 @@ class GlobalTensor:
     def value(self) -> Array:
         """The values of the whole tensor, read-only.
 
-        Raises TensorUnavailableForStep if they cannot be assembled. Its reason is "incomplete",
+        Raises TensorUnavailableForStep if the values cannot be assembled. Its reason is "incomplete",
         "copies_differ", "partial", "disagree", or the reason why the values of a part are missing.
         """
         shards = self.shards
@@ -107,13 +107,13 @@ class GlobalTensor:
         """Raise TensorUnavailableForStep unless all are parts of one tensor."""
         bare = [share.worker for share in self.worker_shards if share.shard is None]
         if bare:
-            raise self._disagree(f"{_listed(bare)} has values of its own, and others have parts")
+            raise self._disagree(f"{_listed(bare)} saved no position in a tensor, and others saved parts")
         first = shards[0]
         dtype = self._dtype(self.worker_shards[0])
         for share, shard in zip(self.worker_shards, shards, strict=True):
             if (shard.global_shape, _reduction(shard)) != (first.global_shape, _reduction(first)):
                 raise self._disagree(
-                    f"{first.worker} has a part{_of(first)}, {share.worker} has one{_of(shard)}"
+                    f"{first.worker} has a part{_of(first)}, {share.worker} has a part{_of(shard)}"
                 )
             other = self._dtype(share)
             if other != dtype and None not in (other, dtype):
@@ -153,7 +153,7 @@ class GlobalTensor:
     def _check_cover(
         self, boxes: Sequence[Box], lacking: Sequence[tuple[WorkerShard, TensorUnavailableForStep]]
     ) -> None:
-        """Raise unless the boxes cover the tensor. The error names the workers with the missing elements."""
+        """Raise an error unless the boxes cover the tensor. The error names the workers that lack values."""
         shape = self.shards[0].global_shape
         cover = UncoveredCells(shape)
         for box in boxes:
@@ -222,7 +222,7 @@ class GlobalTensor:
         return assembled(parts, self.what)
 
     def _check_all_workers(self) -> None:
-        """Raise if the part of a worker is missing: the sum would be wrong."""
+        """Raise an error if the part of a worker is missing, because the sum would be wrong."""
         progress = self._history.reader.progress
         there = {share.worker for share in self.worker_shards}
         attempt = int(self._history.reader.index.column("attempt")[self.worker_shards[0].rows[0]])
@@ -247,7 +247,7 @@ class GlobalTensor:
 
 
 def _worker_shards(history: TensorHistory, step: int, mode: ModeKeys, call: int | None) -> list[WorkerShard]:
-    """The captures of all workers at a step, sorted by rank. Of several steps with this number: the last."""
+    """The captures of all workers at a step (the last one with this number), sorted by rank."""
     index = history.reader.index
     rows = history.reader.view.at_step(history.rows(), step, mode.name)
     if len(rows) == 0:

@@ -3,14 +3,15 @@
     index = Index(sink)
     new = index.poll()        # pyarrow.Table of rows that no earlier poll returned
 
-Each row is returned exactly once. The name of a file contains the range of tickets that it covers. Within one
-worker and attempt the ranges are contiguous from 0, and Index stores the tickets that it has read. So a
-merged file adds only its new rows. A ticket that no file covers, although a later ticket is covered, is a
-hole: the listing raced with a merge. Index then lists again, a few times. Tickets that are still missing are
-reported in `holes`, and are read if they appear later. A file that vanishes between listing and opening was
-merged, so Index lists again too. listing.py keeps the number of requests small if the run is remote.
+Each row is returned exactly once. A ticket is the number of a captured record of one worker and attempt, from
+0. The name of a file contains the range of tickets that the file covers. Index stores the tickets that it has
+read, so a merged file adds only its new rows. A ticket that no file covers, although a later ticket is
+covered, is a hole: files may have been merged during the listing. Index then lists the files again, a few
+times. Tickets that are still missing are reported in `holes`, and are read if they appear later. If a file
+was deleted by a merge between listing and opening, Index also lists again. listing.py keeps the number of
+requests small if the run is remote.
 
-Nothing is locked and nothing is written. Threads: one reader, one thread. Rows are numbered from 0 in the
+Index takes no locks and writes no files. Threads: one reader, one thread. Rows are numbered from 0 in the
 order in which they were read. The narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
 other columns are read when they are needed. The column `step` has common steps (common_steps.py): if workers
 of one run number their steps differently, the numbers are translated to those of the first worker by rank.
@@ -50,12 +51,12 @@ Rows = npt.NDArray[np.int64]
 
 _RELISTS = 5
 _RELIST_PAUSE_SECONDS = 0.02
-_JOIN_CHUNKS = 64  # number of small chunks that are joined to one
+_JOIN_CHUNKS = 64  # number of small chunks that are joined into one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """Tickets, inclusive, that no index file covers although later ones are covered: lost rows."""
+    """Tickets, inclusive, that no index file covers although later tickets are covered: lost rows."""
 
     worker: str
     attempt: int
@@ -117,9 +118,9 @@ class Index:
         return read.present(0, read.end) if read else []
 
     def whole_step(self, worker: str, attempt: int) -> int | None:
-        """The highest step that this worker has marked as complete, as far as was read.
+        """The highest step that this worker has marked as complete in the rows that were read.
 
-        None if it marks no steps; -1 if it has announced marks but has marked no step yet.
+        None if the worker marks no steps; -1 if it will mark steps, but has not marked any yet.
         """
         return self._whole.get((worker, attempt))
 
@@ -167,9 +168,9 @@ class Index:
         return self._rows - before
 
     def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
-        """Set the existing workers and attempts, and those that have ended, before each `advance`.
+        """Set the workers and attempts that exist and that have ended, before each `advance`.
 
-        This call saves requests. Without it every file is listed.
+        This call saves requests; without it every file is listed.
         """
         self._listing.expect(homes, ended)
 
@@ -214,7 +215,7 @@ class Index:
         try:
             return self._read_files(files, last_try, found)
         finally:
-            self._append(found)  # also if a file is damaged: the files before it count as read
+            self._append(found)  # also if a file is damaged: the files before it were read
 
     def _read_files(
         self,
@@ -252,14 +253,14 @@ class Index:
         said = layout.said_run_id(metadata)
         if said and self.run_id and said != self.run_id:
             raise RunCorrupt(
-                f"{file.index_key} is of run {clipped(said, 64)}, run.json of {clipped(self.run_id, 64)}: "
+                f"{file.index_key} is of run {clipped(said, 64)}, run.json is of {clipped(self.run_id, 64)}: "
                 "it was copied from another run; restore the run's own file, or remove this one"
             )
 
     def _choose(
         self, files: Sequence[layout.FileRange], last_try: bool
     ) -> tuple[bool, list[tuple[layout.FileRange, list[tuple[int, int]]]]]:
-        """(whether there is no new hole, the files with new tickets and these tickets).
+        """Choose files: (whether there is no new hole, the files with new tickets and these tickets).
 
         Files after a new hole wait for the next listing, unless this is the last try.
         """
@@ -299,7 +300,7 @@ class Index:
         self.common.update()
 
     def _join_small(self) -> None:
-        """Join small chunks at the end, so that their number grows with the logarithm of the polls."""
+        """Join small chunks at the end, so that the number of chunks grows logarithmically with the polls."""
         while len(self._chunks) >= _JOIN_CHUNKS:
             tail = self._chunks[-_JOIN_CHUNKS:]
             if any(chunk.level != tail[0].level or chunk.level < 0 for chunk in tail):
@@ -367,7 +368,7 @@ class Index:
             np.array_equal(column(name)[mine][order_here], arrays[name][order_there]) for name in identity
         )
         if not same:
-            raise RunCorrupt(f"{file.index_key} does not hold the rows of the files that it replaced")
+            raise RunCorrupt(f"{file.index_key} does not contain the rows of the files that it replaced")
         for name in ("segment", "offset", "nbytes", "crc32c"):
             column(name)[mine[order_here]] = arrays[name][order_there]
         self._placed = {other for other in self._placed if not file.contains(other)} | {file}

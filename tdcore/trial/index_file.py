@@ -1,9 +1,10 @@
-"""Reads one file of the index: opens it, checks it against the format, and converts it to columns.
+"""Reader of one index file: it opens the file, checks the format, and converts the rows to columns.
 
 There are two groups of columns. NARROW columns identify the row and the place of its payload. They are read
 and checked immediately and become NumPy arrays. The other columns (WIDE) are read from the file at their
-first use. A large file stays memory-mapped for this, so it may be deleted meanwhile. Files are untrusted:
-every fault raises RunCorrupt with the file's key and the reason. Threads: an object belongs to one reader.
+first use. A large file stays memory-mapped for this purpose, so the file may be deleted in the meantime.
+Files are untrusted: every fault raises RunCorrupt with the file's key and the reason. Threads: an object
+belongs to one reader.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ NARROW: dict[str, str] = {
 WORDS = ("worker", "mode", "name", "kind", "dtype", "status", "segment")  # narrow columns of text
 WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
 
-_MAX_ROWS = 1 << 24  # of one file
+_MAX_ROWS = 1 << 24  # per file
 _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
 _MANY_ROWS = 20_000  # larger files are decoded by several threads
 _PIECE_ROWS = 16_384  # minimum number of rows of the pieces of large files
 _LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
-_MAPPED_BYTES = 1 << 20  # files of at least this size stay mapped; smaller ones are in memory
+_MAPPED_BYTES = 1 << 20  # files of at least this size stay mapped; smaller files are read into memory
 _MAX_COUNT = 1 << 53
 _ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
 _NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - _ANY_SIGN
@@ -219,7 +220,7 @@ def _source(sink: Sink, root: Path | None, key: str) -> Any:
                 if size >= _MAPPED_BYTES:
                     return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)))
         except FileNotFoundError as error:
-            raise SinkKeyError(f"{key} is gone") from error
+            raise SinkKeyError(f"{key} does not exist any more") from error
         except UnsafeFile:
             raise
         except OSError:
@@ -268,7 +269,7 @@ def _read(
             table = parquet.read_row_groups(list(groups), columns=list(names), use_threads=threads)
         table.validate(full=True)
         if table.num_rows != wanted:
-            raise ValueError(f"{table.num_rows} rows found, {wanted} promised")
+            raise ValueError(f"{table.num_rows} rows found, {wanted} expected")
         columns = []
         for name in names:
             field = schema.field(name)
@@ -340,7 +341,7 @@ def _check_words(name: str, words: Sequence[str | None], file: layout.FileRange)
             if parsed is None or parsed[0] != file.attempt:
                 raise RunCorrupt(
                     f"{file.index_key}: segment {clipped(word)} is not the name of a segment of attempt "
-                    f"{file.attempt}; nothing outside the run's own data folder is read"
+                    f"{file.attempt}; no file outside the run's own data folder is read"
                 )
 
 
@@ -367,5 +368,5 @@ def _check_rows(arrays: dict[str, npt.NDArray[Any]], table: pa.Table, file: layo
             got = f"{int(arrays[name][row])}" if name not in WORDS else "without offset, nbytes or crc32c"
             extra = f" of {int(arrays['parts'][row])} parts" if name == "part" else ""
             raise RunCorrupt(
-                f"{file.index_key}: row {row} has {name} {got}{extra}, which this file cannot hold"
+                f"{file.index_key}: row {row} has {name} {got}{extra}, which is invalid in this file"
             )

@@ -1,7 +1,7 @@
-"""Compares the columns of an index file with those of the format, and converts them if necessary.
+"""Comparison of an index file's columns with the columns of the format, and conversion if necessary.
 
-The encoding of texts and the names of list fields may differ from the format. Fields that were added to the
-format later, at the end of a struct, may be missing; they are null then. Pure functions, any thread.
+The encoding of texts and the names of list fields may differ from the format. Fields that were added later to
+the end of a struct may be missing, and are then null. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHORTEST_STRUCT = 2  # fields that a struct has had from the beginning
 
 
 def check_schema(schema: pa.Schema, key: str) -> None:
-    """Raise RunCorrupt unless each column of the format exists once, with its type. key: of the file."""
+    """Raise RunCorrupt unless each column of the format exists once, with its type. key: the file's key."""
     if schema.equals(_good_schema[0]):
         return  # the same schema as nearly all files of a run
     for field in layout.index_schema():

@@ -1,6 +1,6 @@
 """Intervals: the tickets of one worker's ring that were read.
 
-Threads: none of its own; an object belongs to one reader. Does no input or output.
+Threads: an object belongs to one reader. Does no input or output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Names that the ring of a worker did not accept, from the notes of its hook. Their tensors have no rows.
+"""Names that a worker's ring did not accept, from the notes of the hook. Their tensors have no rows.
 
-Threads: functions without state.
+Threads: any (functions without state).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tdcore.format.layout import LEFT_OUT_NOTE
 __all__ = ["LeftOut", "left_out_of", "left_out_text"]
 
 _MOST = 64  # maximum number of kinds and examples that are read from a document
-_LONGEST = 200  # characters
+_LONGEST = 200  # maximum number of characters of a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""IndexListing: finds new index files with as few requests as possible.
+"""IndexListing: listing of new index files with as few requests as possible.
 
-A remote place returns a listing in pages of 1,000 keys. Names of index files are sorted by their tickets, so
-new files of one worker and attempt (a *home*) come after the last one that was read: one short request for
-each home that has not ended finds them. If there are more homes than pages, the whole listing is read
-instead. A merged file with read and unread rows comes before the last one. It is found because of the hole
-that it leaves, at the end of the home, or by the whole listing at every thirtieth poll. Threads: belongs to
-one Index.
+A bucket returns a listing in pages of 1,000 keys. Names of index files are sorted by their tickets, so new
+files of one worker and attempt (a *home*) come after the last file that was read. One short request for each
+home that has not ended returns the new files. If there are more homes than pages, the whole listing is read
+instead. A merged file with read and unread rows comes before the last file that was read. Such a file is
+found because its tickets are a hole, or at the end of the home, or by the whole listing at every thirtieth
+poll. Threads: an object belongs to one Index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _WHOLE_EVERY = 30  # polls
 
 
 class IndexListing:
-    """sink: of the run. near: whether it is on this machine, where a whole listing is cheap."""
+    """The index files of one run.
+    sink: the sink of the run. near: whether the run is on this machine, where a whole listing is cheap.
+    """
 
     def __init__(self, sink: Sink, *, near: bool) -> None:
         self._sink = sink
@@ -38,20 +40,20 @@ class IndexListing:
         self._closed: set[Home] = set()  # ended, and listed to their end
         self._last: dict[Home, str] = {}  # the last key of each home that was read
         self._whole: list[str] | None = None  # the newest whole listing that was read
-        self._keys = 0  # number of keys, about
+        self._keys = 0  # approximate number of keys
         self._parts_since = 0  # polls since the last whole listing
         self._found: list[layout.FileRange] = []
         self._found_whole: list[str] | None = None
         self._found_ended: set[Home] = set()
 
     def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
-        """Set which homes exist, and which of them have ended: ended ones are listed once more."""
+        """Set the existing homes and the ended homes, which are listed once more."""
         self._homes = {(worker, attempt) for worker, attempt in homes if layout.valid_worker(worker)}
         self._ended = set(ended)
         self._closed &= self._ended
 
     def poll(self, *, whole: bool = False) -> list[layout.FileRange] | None:
-        """Index files, new ones included; None if nothing has changed. whole: list all files."""
+        """Index files, including all new files; None if nothing has changed. whole: list all files."""
         self._found_ended = set(self._ended)
         homes = self._open_homes()
         if homes is not None and not whole:
@@ -68,7 +70,7 @@ class IndexListing:
         return None
 
     def accept(self) -> None:
-        """The files of the last poll were read."""
+        """Mark the files of the last poll as read."""
         if self._found_whole is not None:
             self._whole = self._found_whole
             self._keys = len(self._found_whole)

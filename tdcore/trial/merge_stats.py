@@ -1,12 +1,13 @@
 """merged_table: statistics of whole tensors, merged from the statistics of the parts on each worker.
 
 The table has one row per tensor, step and call. Shards of one tensor are merged exactly, up to the rounding
-of sums. Shards with equal boxes are copies: only the first worker's counts. Tensors that each worker has
-for itself (activations, losses) are concatenated. If the statistics of the whole tensor are not known, the
-row has status "lost", no statistics, and a reason:
+of sums. Shards with equal boxes are copies, and only the first worker's copy is used. Tensors that each
+worker has separately (activations, losses) are concatenated. If the statistics of the whole tensor are not
+known, the row has status "lost", no statistics, and a reason:
 
 - "incomplete": no worker saved some of the elements.
-- "partial": the tensor is a sum over workers; its statistics cannot be computed from those of the parts.
+- "partial": the tensor is a sum over workers; its statistics cannot be computed from the statistics of the
+    parts.
 - "overlap": parts overlap without being equal.
 - "disagree": the parts are of different tensors.
 
@@ -44,15 +45,15 @@ _EXACT = (
     "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max", "abs_min", "abs_max",
 )  # fmt: skip
 _ROUNDED = ("abs_sum", "square_sum")
-_TOLERANCE = 1e-9  # of sums of the same values, added in another order
+_TOLERANCE = 1e-9  # relative difference of sums of the same values in another order
 
 
 def merged_table(index: Index, captures: Captures, columns: Sequence[str] | None = None) -> pa.Table:
-    """MERGED_COLUMNS and DERIVED, or those named in `columns`, in that order; ordered by step and execution.
+    """The columns MERGED_COLUMNS and DERIVED, or `columns`; rows are ordered by step and execution.
 
-    Columns of the result: workers is the number of workers that have the tensor. seq is that of the first
-    worker. shape is that of the whole tensor; null for concatenated tensors. elements and nbytes are without
-    copies. time_ns is the time of the last part.
+    Columns of the result: workers is the number of workers that have the tensor. seq is the value of the
+    first worker. shape is the shape of the whole tensor; null for concatenated tensors. elements and nbytes
+    do not include copies. time_ns is the time of the last part.
     """
     names = checked_columns([*MERGED_COLUMNS, *DERIVED] if columns is None else columns)
     table = stats_table(index, captures, STATS_COLUMNS)
@@ -127,14 +128,14 @@ def _array(table: pa.Table, name: str, values: Any, null: Mask) -> pa.Array:
 
 @dataclass(slots=True, kw_only=True)
 class _Groups:
-    """Which rows count, and the result for each group.
+    """The rows that are used in each group, and the result of each group.
 
     Attributes:
         starts: Index of the first row of each group.
-        counted: For each row, whether it counts; at least one row of each group does.
+        counted: For each row, whether it is used; at least one row of each group is used.
         present: For each group, the number of rows whose tensor was not absent.
-        whole: For each group, whether statistics can be computed from the rows that count.
-        status, reason, shape: By group, where they differ from those of the rows.
+        whole: For each group, whether statistics can be computed from the rows that are used.
+        status, reason, shape: Values by group, where they differ from the values of the rows.
     """
 
     starts: Ints
@@ -168,7 +169,7 @@ class _Groups:
         return found
 
     def set_lost(self, at: int, reason: str) -> None:
-        """This group has no statistics."""
+        """Mark a group as lost: it has no statistics."""
         self.whole[at] = False
         self.status[at] = "lost"
         self.reason[at] = reason
@@ -186,10 +187,10 @@ class _Groups:
 
 
 class _GroupChecker:
-    """Checks the groups whose rows are parts of a tensor. Results are cached by geometry."""
+    """Checker of the groups whose rows are parts of a tensor. Results are cached by geometry."""
 
     def __init__(self, table: pa.Table, groups: _Groups, absent: Mask, rows: Ints) -> None:
-        """rows: of the groups that will be checked."""
+        """Read the columns of the rows that will be checked. rows: their positions in the table."""
         self._groups = groups
         self._absent = absent
         self._has = np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_)
@@ -205,7 +206,7 @@ class _GroupChecker:
         self._covered: dict[tuple[Box, ...], str | None] = {}
 
     def check(self, groups: Ints, bounds: Ints) -> None:
-        """Set which rows of these groups count, and the reasons."""
+        """Set the rows that are used in these groups, and the reasons."""
         for at in groups.tolist():
             rows = [row for row in range(int(bounds[at]), int(bounds[at + 1])) if not self._absent[row]]
             shards = [self._shard(row) for row in rows]
@@ -233,7 +234,7 @@ class _GroupChecker:
         return None
 
     def _count(self, at: int, rows: Sequence[int], shards: Sequence[Shard]) -> None:
-        """One row of each box counts: the first with statistics."""
+        """Use one row of each box: the first row with statistics."""
         groups = self._groups
         chosen: dict[Box, int] = {}
         for row, shard in zip(rows, shards, strict=True):

@@ -32,8 +32,8 @@ class Missing:
     """Data that is missing in a run.
 
     Attributes:
-        what: Kind of missing data. "rows": tickets first..last (inclusive) are in no index file although
-            later tickets are. "end": a worker has written nothing for a while and has no end file, so rows
+        what: Kind of missing data. "rows": no index file has the tickets first..last (inclusive), although
+            later tickets exist. "end": a worker has written nothing for a while and has no end file, so rows
             from ticket `first` on may exist; for earlier attempts, this is reported only if the worker has a
             spool, which may contain them. "gap": the writer of the run has counted tensors that were captured
             but are not in the run; `gap` has the numbers. "names": the hook did not record tensors because

@@ -1,6 +1,6 @@
-"""Trials with the interface of the older library: a create_trial that waits, LocalTrial and S3Trial.
+"""Trials with smdebug's interface: a create_trial that waits, LocalTrial and S3Trial.
 
-Each is a Trial with create_trial's compat=True. Threads: those of Trial.
+Each trial is a Trial that was opened with compat=True. Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def create_trial(
     wait: timedelta | None = None,
     **options: Any,
 ) -> Trial:
-    """Open a run for reading, with the older library's arguments and results.
+    """Open a run for reading, with smdebug's arguments and results.
 
     Args:
         path: Folder or URL of the run. Spaces around it are removed.
         name: Name for the user. None: the last part of the path.
         profiler: Must be False: tdcore has no profiler.
-        output_dir: The place of profiler reports in the older library; not used.
+        output_dir: Folder of profiler reports in smdebug; not used.
         range_steps: Read only these global steps: (first, end) with end exclusive.
-        parallel, cache: Not used. In the older library they control how many files are read.
+        parallel, cache: Not used. In smdebug they control how many files are read.
         check: Not used: tdcore always compares checksums, unless `verify=False`.
         index_mode: Not used: tdcore always reads the index.
-        wait: How long to wait for a run that has not begun to write. None, as in the older library: without
-            limit; the place is logged.
+        wait: Maximum time to wait for a run that has not begun to write. None: no limit, as in smdebug; the
+            place is logged.
         options: Further arguments of tdcore.create_trial.
 
     Raises:
@@ -102,6 +102,6 @@ class S3Trial(Trial):
 def _open(
     trial: Trial, path: str | os.PathLike[str], name: str, steps: _Range, options: dict[str, Any]
 ) -> None:
-    """Make `trial` the trial of the run at `path`."""
+    """Initialize `trial` as the trial of the run at `path`."""
     opened = create_trial(path, name, range_steps=steps, **options)
     Trial.__init__(trial, opened._reader, opened.path, opened.name)

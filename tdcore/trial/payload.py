@@ -1,11 +1,11 @@
-"""Payloads: reads the bytes to which rows of the index point, as NumPy arrays.
+"""Payloads: reader of the bytes that rows of the index refer to, as NumPy arrays.
 
-Local segments are memory-mapped, remote segments are read in ranges (segments.py). If its place is aligned,
-an array is a read-only view of this memory. The header of a segment is not needed, because the row has the
-place of the bytes. The fields of a row are checked first: the name of the segment; that the file is inside
+Local segments are memory-mapped, remote segments are read in ranges (segments.py). An array whose bytes are
+aligned is a read-only view of this memory. The header of a segment is not needed, because the row has the
+offset of the bytes. The fields of a row are checked first: the name of the segment; that the file is inside
 the run; that the range is inside the file; that shape, elements, dtype and bytes agree. So no file outside
 the run is read, and no memory is allocated that is larger than the file. The checksum is compared at every
-read unless this is turned off. Threads: an object belongs to one reader. Other threads may use the arrays,
+read, unless `verify` is False. Threads: an object belongs to one reader. Other threads may use the arrays,
 which keep their mapping alive.
 """
 
@@ -45,7 +45,7 @@ _MAX_DIMENSIONS = 32
 class PayloadPart:
     """One part of a tensor, from a row of the index.
 
-    shape: of the whole tensor. elements: of this part.
+    shape: shape of the whole tensor. elements: number of elements in this part.
     """
 
     worker: str
@@ -60,7 +60,7 @@ class PayloadPart:
 def numpy_dtype(name: str, what: str) -> np.dtype[Any]:
     """NumPy's type for a dtype of the index.
 
-    bfloat16 and the 8-bit floats are those of ml_dtypes, which is imported at the first use. Raises
+    bfloat16 and the 8-bit floats are types of ml_dtypes, which is imported at the first use. Raises
     RunCorrupt for an unknown name.
 
     what: tensor, for messages.
@@ -80,7 +80,7 @@ def numpy_dtype(name: str, what: str) -> np.dtype[Any]:
 
 
 class Payloads:
-    """Reads payloads of one run.
+    """Reader of the payloads of one run.
 
     Args:
         sink: The run.
@@ -105,7 +105,7 @@ class Payloads:
         return self._segments.holds(_place(piece))
 
     def expect(self, pieces: Sequence[PayloadPart]) -> int:
-        """Hint that these pieces will be read now, in this order, which saves requests of a remote run.
+        """Announce pieces that will be read next, in this order. This saves requests for a remote run.
 
         Errors of a piece are raised when it is read.
 
@@ -170,7 +170,7 @@ class Payloads:
         where = f"bytes {piece.offset}..{piece.offset + piece.nbytes} of {place.key}"
         if len(view) < piece.nbytes:
             raise RunCorrupt(
-                f"{what}: the index names {where}, and only {len(view)} of these bytes exist: "
+                f"{what}: the index refers to {where}, and only {len(view)} of these bytes exist: "
                 "the segment is cut short or the index is damaged"
             )
         if self._verify and got != piece.crc32c:
@@ -224,6 +224,6 @@ def _assembled(views: Sequence[memoryview], kind: np.dtype[Any], dims: tuple[int
             raise RunCorrupt(f"{what} is BOOL but has a byte of {int(flat.max())}")
         array = array.reshape(dims)
     except ValueError as error:
-        raise RunCorrupt(f"{what} has shape {list(dims)}, which NumPy refuses: {error}") from error
+        raise RunCorrupt(f"{what} has shape {list(dims)}, which NumPy rejects:  {error}") from error
     array.flags.writeable = False
     return array

@@ -1,23 +1,25 @@
-"""RunProgress: the progress of each worker of a run, the complete steps, and whether the run continues.
+"""RunProgress: the progress of each worker of a run, the complete steps, and the status of the run.
 
-A step is complete for a worker when the worker has marked it as over, has ended, or has added nothing for a
-while (`settle`): the tensors of a step reach the index in pieces, those of devices later than others, and no
-row is marked as the last one. If a worker marks no steps, because the run was not written by a hook, a step
-is complete when the worker has saved something of a later one. Rows of a step that is not marked as over may
-come after rows of later steps.
+A step is complete for a worker when the worker has marked the step as complete, has ended, or has added no
+rows for a while (`settle`). The rows of a step reach the index in pieces, rows of device tensors later than
+others, and no row is marked as the last one. If a worker marks no steps, because the run was not written by a
+hook, a step is complete when the worker has saved a tensor of a later step. Rows of a step that is not marked
+as complete may come after rows of later steps.
 
-A step is complete when it is complete for every expected worker: those in run.json, and those with a claim or
-rows. Each worker counts its own global steps, so a step of several workers is identified by (attempt, mode,
-mode step): see common_steps.py. A worker that has not saved a step has passed it when it has finished a later
-step of the mode, or a step of another mode that is later in the common numbering. A worker is not waited for
+A step is complete when it is complete for every expected worker: the workers in run.json, and the workers
+with a claim or rows. Each worker counts its own global steps, so a step of several workers is identified by
+(attempt, mode, mode step): see common_steps.py. A worker that has not saved a step has passed it when it has
+finished a later step of the mode, or a step of another mode that is later in the common numbering. A step is
+complete without a worker in these cases:
 
-- after its attempt has ended: it left an end file, after all its rows;
-- if it fell behind the others and nothing has come for ten times `settle`, when its process is known to be
-  gone, or for a minute (or ten times `settle`, if that is longer) when its machine is another one;
-- if nothing at all has come for ten times `settle` since this reader was opened.
+- the worker's attempt has ended: its end file exists, and was written after all of its rows;
+- the worker is behind the others, its process has ended, and it has added no rows for ten times `settle`; if
+  its process is on another machine, it has added no rows for a minute or ten times `settle`, whichever is
+  longer;
+- the worker has added no rows at all for ten times `settle` since this reader was opened.
 
-A worker whose process is known to be alive is always waited for. Rows of a worker that comes back are read
-like all others. Threads: belongs to one Trial.
+A worker whose process is alive on this machine is always waited for. Rows of a worker that continues later
+are read like all others. Threads: an object belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ RunStatus = Literal["running", "ended", "died"]
 Mask = npt.NDArray[np.bool_]
 
 _CLAIM = re.compile(r"attempts/(\d{4})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
-_FAR_SECONDS = 60.0  # without rows: longer than the clocks of two machines differ
+_FAR_SECONDS = 60.0  # without rows; must be longer than the difference of two machines' clocks
 _ALWAYS = np.iinfo(np.int64).max
-# In units of `settle`: after this time a worker without rows, or a lost process, is no longer waited for.
+# In units of `settle`: maximum wait for a worker without rows, or for a lost process.
 _PATIENCE = 10
 
 
@@ -78,7 +80,9 @@ class _Frontier:
 
 
 class RunProgress:
-    """sink, index: of the run. settle: see the module's docstring. clock: monotonic seconds."""
+    """The progress of one run.
+    sink, index: sink and index of the run. settle: see the module's docstring. clock: monotonic seconds.
+    """
 
     def __init__(self, sink: Sink, index: Index, settle: timedelta, clock: Callable[[], float]) -> None:
         self.run: Run = _read_run(sink)
@@ -183,7 +187,7 @@ class RunProgress:
     def waiting_for(self, attempt: int, step: int, row: int | None = None) -> list[str]:
         """The workers that may still add to a step of the attempt.
 
-        step: its common step. row: any row of the step in the index; None if no row of it was read.
+        step: its common step. row: any row of the step in the index; None if no row was read.
         """
         if attempt < self.latest_attempt or self.status != "running":
             return []
@@ -236,7 +240,7 @@ class RunProgress:
         return -int(_ALWAYS) if whole is None else whole + 1
 
     def _is_lost(self, attempt: int, worker: str, frontier: _Frontier) -> bool:
-        """Whether a worker that has not ended will most likely add nothing; see the module's docstring."""
+        """Whether a worker that has not ended is unlikely to add rows; see the module's docstring."""
         if not self._is_silent(attempt, [frontier]):
             return False
         (claim,) = self.claims([(worker, attempt)]).values()
@@ -253,7 +257,7 @@ class RunProgress:
 
     @property
     def status(self) -> RunStatus:
-        """State of the latest attempt.
+        """Status of the latest attempt.
 
         "died": the end was not clean, or the training's process has ended without an end file.
         """
@@ -265,7 +269,7 @@ class RunProgress:
         return "died" if self._vanished(attempt) else "running"
 
     def silent(self) -> list[tuple[str, int]]:
-        """Workers that have not ended in an attempt, and have added nothing to it for a while."""
+        """Workers that have not ended in an attempt, and have added no rows to it for a while."""
         claimed = {(attempt, worker) for attempt, workers in self._claims.items() for worker in workers}
         found = []
         for attempt, worker in sorted(claimed | set(self._frontiers)):
@@ -287,7 +291,7 @@ class RunProgress:
         return {home: self._claim_contents[home] for home in homes}
 
     def _vanished(self, attempt: int) -> bool:
-        """Whether the process is gone and no rows have arrived for a while, as after a power failure."""
+        """Whether the process has ended and no rows have arrived for a while, as after a power failure."""
         entry = self._entry(attempt)
         mine = [frontier for (number, _), frontier in self._frontiers.items() if number == attempt]
         if entry is None or not self._is_silent(attempt, mine):
@@ -298,7 +302,7 @@ class RunProgress:
         return self.run.by_number.get(attempt)
 
     def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier], *, at_least: float = 0.0) -> bool:
-        """Whether no rows have arrived for long, by this machine's clock or by the writer's.
+        """Whether no rows have arrived for long, by this machine's clock or by the writer's clock.
 
         at_least: seconds by this machine's clock.
         """
@@ -311,7 +315,7 @@ class RunProgress:
 
 
 def _read_run(sink: Sink) -> Run:
-    """Read run.json. A CachedSink gets the id of the run."""
+    """Read run.json. The id of the run is passed to a CachedSink."""
     run = read_run(sink)
     if isinstance(sink, CachedSink):
         sink.use(run.run_id)

@@ -33,7 +33,7 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Reads one run. See create_trial for the parameters. wait, clock: for tests. Threads: one."""
+    """Reader of one run. See create_trial for the parameters. wait, clock: for tests. Threads: one."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Reader:
         self._refreshed: float | None = None
 
     def refresh(self) -> None:
-        """Read everything that was added to the run."""
+        """Read all data that was added to the run."""
         self.progress.read_documents()
         self.index.advance()
         self.progress.read_rows()
@@ -132,7 +132,7 @@ class Reader:
         workers: Iterable[str] | None = None,
         attempt: int | None = None,
     ) -> Rows:
-        """Visible rows that pass all filters. names: codes. attempt: rows of this attempt instead."""
+        """Visible rows that pass all filters. names: codes. attempt: use all rows of this attempt instead."""
         index = self.index
         if attempt is not None:
             self.check_attempt(attempt)
@@ -196,7 +196,7 @@ class Reader:
 
 
 def _among(codes: npt.NDArray[np.integer], wanted: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Mask of the codes that are among the wanted ones. Codes are below `size`; -1 is never wanted."""
+    """Mask of the codes that are in `wanted`. Codes are below `size`; -1 is never in `wanted`."""
     table = np.zeros(size + 1, dtype=np.bool_)
     chosen = [code for code in wanted if code >= 0]
     table[chosen] = True

@@ -1,9 +1,9 @@
 """Reductions: min, max, mean, std, variance, sum, prod, l1 and l2 of a tensor, with the results of NumPy.
 
-They are computed from saved statistics if possible, else from the values. Statistics are over finite values,
-so NaN and Inf are added here as in NumPy: with a NaN every reduction is NaN, with +Inf and -Inf the sum is
-NaN, and so on. For an empty tensor min, max, mean, std and variance are NaN (NumPy raises for min and max).
-Pure functions, any thread.
+The reductions are computed from saved statistics if possible, else from the values. Statistics describe the
+finite values, so the effects of NaN and Inf are added here as in NumPy: with a NaN every reduction is NaN,
+with +Inf and -Inf the sum is NaN, and so on. For an empty tensor min, max, mean, std and variance are NaN
+(NumPy raises for min and max). Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def checked_name(name: str) -> str:
 def from_statistics(name: str, absolute: bool, row: Mapping[str, Any]) -> float | None:
     """The reduction from a row's statistics columns; None if it cannot be computed from them (prod).
 
-    It is equal to NumPy's result in float64 except for rounding. absolute: of |x| instead of x.
+    The result is equal to NumPy's result in float64 except for rounding. absolute: Reduce |x| instead of x.
     """
     count, nan, pos, neg = (int(row[key]) for key in ("count", "nan_count", "pos_inf_count", "neg_inf_count"))
     if name == "prod":
@@ -69,7 +69,7 @@ def _of_finite(name: str, absolute: bool, row: Mapping[str, Any], finite: int) -
     variance = float(row["m2"]) / finite
     if absolute and float(row["min"]) < 0 < float(row["max"]):
         abs_mean = abs_sum / finite
-        variance += (mean - abs_mean) * (mean + abs_mean)  # E|x|^2 = E x^2; only then do both signs occur
+        variance += (mean - abs_mean) * (mean + abs_mean)  # because E|x|^2 = E x^2
     variance = max(variance, 0.0)
     return math.sqrt(variance) if name == "std" else variance
 

@@ -1,4 +1,4 @@
-"""no_refresh and refresh: stop or resume the reading of new data by trials, within a block."""
+"""no_refresh and refresh: stop or resume the reading of new data by trials within a `with` block."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class RunLocation:
     """The place of a run, and its sink.
 
     Attributes:
-        url: Path or URL with which the run can be opened again.
-        shown: The same without options, for messages.
+        url: Path or URL that opens the run again.
+        shown: Path or URL without options, for messages.
         sink: The run.
         root: Folder of the run; None for a bucket.
     """

@@ -1,8 +1,8 @@
-"""Reads the notes of a hook on a run: as lines of text, and as the reason why a tensor was not saved.
+"""Reader of the notes of a hook: as lines of text, and as the reason why a tensor was not saved.
 
 The notes are in collections.json, for each attempt, by heading: "never_called", "not_tapped" and
 "not_in_compiled_code" (modules with the reason), "frozen" and "not_owned" (parameters), "aliases" (tied
-parameters), "recomputed", "faults". Threads: functions without state.
+parameters), "recomputed", "faults". Threads: any (functions without state).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["absent_text", "note_lines", "why_absent"]
 
 _MODULE_TENSOR = re.compile(r"(?:output_gradient/)?(?P<module>.+?)_(?:output|input)_[^/]*")
 _MODULE_HEADINGS = ("not_in_compiled_code", "never_called", "not_tapped")
-_MAX_CHARS = 400  # of an entry
-_SHOWN = 4  # entries of a long list
-_SHOWN_ELSEWHERE = {"exception", LEFT_OUT_NOTE}  # next to the attempt and to missing data
+_MAX_CHARS = 400  # per entry
+_SHOWN = 4  # number of shown entries of a long list
+_SHOWN_ELSEWHERE = {"exception", LEFT_OUT_NOTE}  # with the attempt, and with missing data
 _SENTENCES = {"not_captured", "not_recorded", "capture_requests"}  # one line for each entry
 _ABSENT = {
     "no_backward": "no backward reached it in this step",
@@ -55,7 +55,7 @@ def why_absent(notes: Mapping[str, Any], tensor_name: str) -> str:
         if _is_listed(notes, "frozen", parameter):
             return f"{parameter} is frozen, so it has no gradient"
         if _is_listed(notes, "not_owned", parameter):
-            return f"no optimizer holds {parameter}, so it has a gradient row only where it has a gradient"
+            return f"no optimizer holds {parameter}, so it has a gradient row only at steps with a gradient"
     aliases = notes.get("aliases")
     if isinstance(aliases, Mapping):
         for name in aliases:

@@ -1,4 +1,4 @@
-"""runs_below: finds the runs in a folder or under a prefix of a bucket. Any thread."""
+"""runs_below: search for runs in a folder or under a prefix of a bucket. Any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEPTH = 3  # levels below the place that are searched
 
 
 def runs_below(place: str | os.PathLike[str]) -> list[str]:
-    """Places of the runs below `place`, sorted. Empty if it is a run itself, or contains no run.
+    """Places of the runs below `place`, sorted. Empty if `place` is a run itself, or contains no run.
 
     Folders without read permission are skipped. In a bucket all keys under the prefix are listed, with one
     request for each thousand keys. Raises SinkError if the bucket rejects a request.

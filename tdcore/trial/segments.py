@@ -1,6 +1,6 @@
 """Segments: access to the files with payloads, memory-mapped in a local run, read in ranges in a remote one.
 
-Threads: an object belongs to one reader. Any thread may use the memory that it returns, which stays valid.
+Threads: an object belongs to one reader. Any thread may use the returned memory, which stays valid.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "SegmentRange", "Segments", "joined"]
 
-HELD_BYTES = 256 << 20  # of remote segments
-_AHEAD_BYTES = 64 << 20  # requested at a time
+HELD_BYTES = 256 << 20  # maximum for blocks of remote segments in memory
+_AHEAD_BYTES = 64 << 20  # maximum that is requested at a time
 _MAPPED_SEGMENTS = 64
 _RUN_ID = re.compile(
     rb'\{"__metadata__":\{"run_id":"([^"\\]{1,128})"'
@@ -51,23 +51,24 @@ class Segments(Protocol):
         ...
 
     def expect(self, places: Sequence[SegmentRange]) -> int:
-        """Hint that these ranges will be read next, in this order, so that few requests are needed.
+        """Announce ranges that will be read next, in this order, so that few requests are needed.
 
-        Returns how many of them, from the first on, were fetched. A missing segment fails in `read`.
+        Returns how many of them, from the first on, were fetched. A missing segment raises an error only in
+        `read`.
         """
         ...
 
     def read(self, place: SegmentRange) -> memoryview:
-        """The bytes, fewer if the segment ends before. Raises SinkKeyError if it does not exist."""
+        """The bytes; fewer if the segment ends earlier. Raises SinkKeyError if the segment does not exist."""
         ...
 
     def forget(self, key: str) -> bool:
-        """Drop the held bytes of a segment. True if reading it again may return other bytes."""
+        """Drop the held bytes of a segment. Return whether reading it again may return other bytes."""
         ...
 
 
 class MappedSegments:
-    """Segments of a local run. root: its folder. Nothing outside of it is read. run_id: see Payloads."""
+    """Segments of a local run. root: its folder; no file outside is read. run_id: see Payloads."""
 
     def __init__(self, root: Path, run_id: Callable[[], str] = str) -> None:
         self._root = root
@@ -114,15 +115,15 @@ class MappedSegments:
         except UnsafeFile:
             raise
         except FileNotFoundError as error:
-            raise SinkKeyError(f"{key} is gone") from error
-        except (OSError, ValueError) as error:  # ValueError: larger than this machine can map
+            raise SinkKeyError(f"{key} does not exist any more") from error
+        except (OSError, ValueError) as error:  # ValueError: too large to map on this machine
             reason = error.strerror if isinstance(error, OSError) else error
             raise RunCorrupt(f"{key} cannot be read: {reason}; check its owner and mode") from error
         found, run_id = _run_of(mapped), self._run_id()
         if found and run_id and found != run_id:
             raise RunCorrupt(
-                f"{key} is of run {found[:64]!r}, run.json of {run_id[:64]!r}: the file was put here from "
-                "another run; remove it, and copy runs as a whole"
+                f"{key} is of run {found[:64]!r}, run.json is of {run_id[:64]!r}: the file is a copy "
+                "from another run; remove it, and copy only whole runs"
             )
         return mapped
 
@@ -140,9 +141,9 @@ class FetchedSegments:
         self._sink = sink
         self._held_bytes = held_bytes
         self._bytes = 0
-        self._before = SegmentRange("", 0, 0)  # range that the last single read fetched
+        self._before = SegmentRange("", 0, 0)  # the range of the last read that fetched bytes
         self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()  # least recently used first
-        # First bytes of the blocks in memory, by segment.
+        # Offsets of the blocks in memory, by segment.
         self._firsts: defaultdict[str, list[int]] = defaultdict(list)
 
     def holds(self, place: SegmentRange) -> bool:
@@ -199,7 +200,7 @@ class FetchedSegments:
             return []
 
     def _block(self, place: SegmentRange) -> tuple[int, memoryview] | None:
-        """The held block that has all of a place, and its offset."""
+        """The held block that contains all bytes of a place, and its offset."""
         firsts = self._firsts.get(place.key)
         at = bisect_right(firsts, place.offset) - 1 if firsts else -1
         if not firsts or at < 0:
@@ -213,7 +214,7 @@ class FetchedSegments:
     def _hold(self, key: str, first: int, block: memoryview) -> None:
         for other in [each for each in self._firsts.get(key, ()) if each >= first]:
             if other + len(self._blocks[key, other]) <= first + len(block):
-                self._drop(key, other)  # inside the new one
+                self._drop(key, other)  # contained in the new block
         self._blocks[key, first] = block
         insort(self._firsts[key], first)
         self._bytes += len(block)

@@ -1,4 +1,4 @@
-"""Shard and boxes: which elements of a tensor each shard has, and which elements no shard has.
+"""Shard and boxes: the elements of a tensor that each shard has, and the elements that no shard has.
 
 A box is a tuple of (low, high) per dimension, high exclusive. The box of a tensor without dimensions is ()
 and has one element. Plain values, any thread.
@@ -94,7 +94,7 @@ def intersection(a: Box, b: Box) -> Box | None:
 
 
 class UncoveredCells:
-    """The elements of a tensor of `shape` that are in none of the added boxes. left: as boxes."""
+    """The elements of a tensor of `shape` that are in no added box. left: these elements, as boxes."""
 
     __slots__ = ("left",)
 
@@ -103,7 +103,7 @@ class UncoveredCells:
         self.left: list[Box] = [whole] if volume(whole) else []
 
     def add(self, box: Box) -> bool:
-        """Add a box. False if it overlaps a box that was added before."""
+        """Add a box. Return False if it overlaps a box that was added before."""
         left: list[Box] = []
         fresh = 0
         for each in self.left:
@@ -118,7 +118,7 @@ class UncoveredCells:
 
 
 def _without(box: Box, hole: Box) -> list[Box]:
-    """A box without the box `hole`, as boxes: before and after the hole, one dimension at a time."""
+    """The elements of `box` outside `hole`, as boxes: before and after the hole, one dimension at a time."""
     found: list[Box] = []
     for at, ((low, high), (begin, end)) in enumerate(zip(box, hole, strict=True)):
         head, tail = hole[:at], box[at + 1 :]

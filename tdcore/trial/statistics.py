@@ -41,11 +41,11 @@ STATS_COLUMNS = (
 
 
 def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None = None) -> pa.Table:
-    """One row per capture: STATS_COLUMNS and DERIVED, or those named in `columns`, in that order.
+    """One row per capture, with the columns STATS_COLUMNS and DERIVED, or `columns` in their order.
 
-    Columns are those of the index, for the whole tensor: `elements` and `nbytes` are sums over its parts.
-    sum, variance (population), std, l1 and l2 are over finite values, and null without statistics. A capture
-    with missing parts has status "lost", reason "incomplete" and no statistics.
+    The columns of the index describe the whole tensor: `elements` and `nbytes` are sums over its parts.
+    sum, variance (population), std, l1 and l2 describe the finite values, and are null without statistics. A
+    capture with missing parts has status "lost", reason "incomplete" and no statistics.
     """
     names = [*STATS_COLUMNS, *DERIVED] if columns is None else list(columns)
     unknown = [name for name in names if name not in STATS_COLUMNS and name not in DERIVED]
@@ -142,7 +142,7 @@ _MERGED = frozenset((*layout.STATISTICS_COLUMNS, "elements", "nbytes", "status",
 def merged_columns(
     parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_], names: Sequence[str]
 ) -> dict[str, tuple[Any, npt.NDArray[np.bool_]]]:
-    """Merged columns of runs of parts that begin at `starts`: values, and where they are null."""
+    """Merged columns of groups of adjacent parts that begin at `starts`: values, and where they are null."""
     merged: dict[str, tuple[Any, npt.NDArray[np.bool_]]] = {}
     never = np.zeros(len(starts), dtype=np.bool_)
     if "count" in parts.column_names:
@@ -183,7 +183,7 @@ def _integers(table: pa.Table, name: str) -> Ints:
 
 
 def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
-    """Mean and sum of squared deviations over runs of parts."""
+    """Mean and sum of squared deviations of groups of adjacent parts."""
     sizes = np.diff(np.append(starts, len(parts)))
     finite = _numbers(parts, "count") - sum(
         _numbers(parts, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
@@ -192,7 +192,7 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
         total = np.add.reduceat(finite, starts)
         means = np.where(finite > 0, _numbers(parts, "mean"), 0.0)
         mean = np.add.reduceat(means * finite, starts) / total
-        if not np.isfinite(mean[total > 0]).all():  # the sum left the range of float64, the mean does not
+        if not np.isfinite(mean[total > 0]).all():  # the sum exceeds the range of float64, the mean does not
             mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
         m2 = (
             np.where(finite > 0, _numbers(parts, "m2"), 0.0)
@@ -204,7 +204,7 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
 
 
 def _histograms(parts: pa.Table, starts: Ints) -> tuple[list[int], list[list[int]]]:
-    """First bins and counts of runs of parts that begin at `starts`, without empty bins at either end."""
+    """First bins and counts of groups of adjacent parts, without empty bins at either end."""
     counts, lengths = _flat(parts.column("log2_counts"))
     low = _integers(parts, "log2_first") - layout.LOG2_MIN
     fits = (low >= 0) & (low + lengths <= _LOG2_BINS)
@@ -235,7 +235,7 @@ def _flat(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
 def _statuses(
     parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_]
 ) -> tuple[list[str], list[str | None]]:
-    """The worst status of each run of parts, and the first reason."""
+    """The worst status in each group of adjacent parts, and the first reason."""
     statuses, reasons = parts.column("status").to_pylist(), parts.column("reason").to_pylist()
     bounds = [*starts.tolist(), len(statuses)]
     out_status: list[str] = []

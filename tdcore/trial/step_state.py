@@ -16,10 +16,10 @@ _ErrorT = TypeVar(
 
 
 class StepState(Enum):
-    """State of a step, the result of Trial.has_passed_step, with the names of the older library.
+    """State of a step, the result of Trial.has_passed_step, with smdebug's names.
 
     Attributes:
-        UNAVAILABLE: Nothing was saved at this step, and nothing will be.
+        UNAVAILABLE: No tensor was or will be saved at this step.
         AVAILABLE: Every worker has finished this step, and all of its saved tensors can be read.
         NOT_YET_AVAILABLE: The step was not read yet, or not every worker has finished it.
     """

@@ -1,8 +1,8 @@
 """Tensor: one name of a run, and its values at all steps.
 
-Names and meanings are those of the older library's Tensor. Steps are global unless a mode is given. A global
-step is that of the first worker by rank; rows of the other workers are found by its mode and mode step. A
-tensor that is sharded over workers is one tensor unless a worker is given. Threads: those of Trial.
+Names and meanings are those of smdebug's Tensor. Steps are global unless a mode is given. A global step has
+the number that the first worker by rank uses; rows of the other workers are found by mode and mode step. A
+tensor that is sharded over workers is one tensor unless a worker is given. Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Tensor:
         Args:
             step_num: Step of the mode; a global step with ModeKeys.GLOBAL.
             mode: Mode of the step.
-            worker: Values of this worker, which may be its part of a sharded tensor. None: the whole of a
-                sharded or replicated tensor (global_value), or else the values of the first worker.
+            worker: Values of this worker, which may be its part of a sharded tensor. None: the whole tensor
+                if it is sharded or replicated (global_value), else the values of the first worker.
             call: Number of the call, for a module that runs several times in a step; None: the first call.
             device: None: NumPy. "cuda" or "cuda:1": CuPy on this device.
 
@@ -118,7 +118,7 @@ class Tensor:
 
         Raises:
             TensorUnavailableForStep: The tensor has no value at the step. The error has the reason.
-            StepUnavailable, StepNotYetAvailable: Nothing was saved at the step, or nothing yet.
+            StepUnavailable, StepNotYetAvailable: No tensor was saved at the step, or not yet.
             InvalidWorker: There is no such worker.
             RunCorrupt: The bytes are damaged.
             ConfigError: The device cannot be used.
@@ -155,7 +155,7 @@ class Tensor:
     def shards(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
     ) -> list[Shard]:
-        """The parts of the workers at a step, sorted by rank; empty if it is neither sharded nor replicated.
+        """The workers' parts at a step, sorted by rank; empty unless the tensor is sharded or replicated.
 
         Raises the errors of value().
         """
@@ -188,7 +188,7 @@ class Tensor:
         starts = np.flatnonzero(np.diff(of_row, prepend=of_row[:1] - 1))
         alone = np.diff(np.append(starts, len(rows))) == 1
         alone &= index.column("parts")[rows[starts]] == 1
-        if worker is None:  # a part of a sharded tensor is not its value
+        if worker is None:  # a shard is not the value of the whole tensor
             alone &= index.wide("shard", rows[starts]).is_null().to_numpy()
         wanted = np.isin(of_row[starts], steps)
         singles = read_singles(index, reader.payloads, rows[starts[alone & wanted]], self._history.at)
@@ -232,13 +232,14 @@ class Tensor:
         reduction_name: str,
         mode: ModeKeys = ModeKeys.GLOBAL,
         worker: str | None = None,
-        abs: bool = False,  # noqa: A002 -- the older library's name
+        abs: bool = False,  # noqa: A002 -- smdebug's name
         *,
         call: int | None = None,
     ) -> float:
         """A reduction of the values at a step, with NaN and Inf as in NumPy.
 
-        It is computed from the saved reduction or statistics if there are some, else from the saved values.
+        The result is computed from the saved reduction or statistics if they exist, else from the saved
+        values.
 
         Args:
             step_num: Step of the mode; a global step with ModeKeys.GLOBAL.
@@ -265,7 +266,7 @@ class Tensor:
     def reduction_values(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[tuple[str, bool], float]:
-        """(name, abs) -> value, for all reductions that were saved at a step; empty if only values were."""
+        """(name, abs) -> value, for all reductions saved at a step; empty if only values were saved."""
         self._reader.auto_refresh()
         with self._history.annotate_errors(step_num, mode):
             rows, statistics = self._one(step_num, mode, worker, None)
@@ -280,7 +281,7 @@ class Tensor:
         return found
 
     def stats(self, *, steps: Any = None, mode: ModeKeys | None = None) -> pa.Table:
-        """Statistics at all steps: Trial.stats for this tensor."""
+        """Statistics of this tensor at all steps; see Trial.stats."""
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(self.name)
         return self._reader.stats(self._reader.select([code], steps, mode))
@@ -288,10 +289,10 @@ class Tensor:
     def global_stats(
         self, *, steps: Any = None, mode: ModeKeys | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Statistics of the whole tensor at all steps: Trial.stats(merged=True) for this tensor.
+        """Statistics of the whole tensor at all steps; see Trial.stats(merged=True).
 
         Raises TensorUnavailableForStep if the tensor is a reduction over workers, because the statistics of a
-        sum cannot be computed from those of the summands.
+        sum cannot be computed from the statistics of the summands.
         """
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(self.name)
@@ -311,7 +312,7 @@ class Tensor:
     # ----------------------------------------------------------------------------------------------
 
     def _in_compat_form(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The values in the form of create_trial's `compat`."""
+        """The values in the form that create_trial(compat=True) requires."""
         if not self._reader.compat:
             return values
         own: npt.NDArray[Any] = values.copy()

@@ -1,6 +1,6 @@
 """TensorHistory: the rows of one tensor at all steps, with its values and statistics on one worker.
 
-It also creates the errors for steps at which the tensor has no value. Threads: those of Trial.
+The class also creates the errors for steps at which the tensor has no value. Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class TensorHistory:
         return bool(self.reader.index.wide("shard", rows[:1]).null_count == 0)
 
     def check_worker(self, worker: str) -> None:
-        """Raise InvalidWorker if the worker has saved nothing."""
+        """Raise InvalidWorker if the worker has saved no tensor."""
         known = self.reader.workers()
         if worker not in known:
             error = InvalidWorker(f"{worker!r} is not a worker of this run; it has {', '.join(known)}")
@@ -192,7 +192,7 @@ class TensorHistory:
         (row,) = merged_table(index, resolve(index, rows), ("step", "reason", *_NEEDED)).to_pylist()
         if row["reason"] == "copies_differ":
             raise TensorUnavailableForStep(
-                f"{self.at(row['step'])}: the copies of the workers differ; give worker=",
+                f"{self.at(row['step'])}: the copies of the workers differ; set worker=",
                 reason="copies_differ",
             )
         return None if any(row[name] is None for name in _NEEDED) else row

@@ -1,12 +1,11 @@
-"""Trial: reads a run that has ended or is still being written.
+"""Trial: reader of a run that has ended or is still being written.
 
     run = create_trial("runs/demo")
     run.tensor("gradient/fc.weight").value(120)          # NumPy array
     run.stats("gradient/.*", steps=range(0, 500, 10))    # pyarrow.Table: a row per tensor, step and worker
 
-Names and meanings are those of the older library's trial. A Trial only reads: it takes no locks and changes
-nothing in the run. It works in any process on any machine that can read the files. Threads: one Trial, one
-thread.
+Names and meanings are those of smdebug's trial. A Trial only reads: it takes no locks and does not change the
+run. It works in any process on any machine that can read the files. Threads: one thread per Trial.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class Trial(TrialSteps, TrialTables):
         """Names of the saved tensors that pass all filters, sorted.
 
         Args:
-            step: Only tensors that were saved at this step (of the mode). True and False are not steps: the
-                first argument of the older library is show_prefixed_tensors.
+            step: Only tensors that were saved at this step (of the mode). True and False are ignored, because
+                smdebug's first argument is show_prefixed_tensors.
             mode: Mode of the step. Without a step, only tensors that were saved in this mode.
             regex: Only names in which one of these patterns is found.
             collection: Only tensors of this collection, a name or an object.
-            show_prefixed_tensors: For the older library, whose hook for Keras saves hidden tensors. No hook
-                of tdcore does, so the value has no effect.
+            show_prefixed_tensors: Accepted because smdebug's hook for Keras saves hidden tensors. No hook of
+                tdcore saves hidden tensors, so the value has no effect.
 
         Raises:
             InvalidCollection: The run has no collection of this name.

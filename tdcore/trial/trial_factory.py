@@ -1,4 +1,4 @@
-"""create_trial: opens a run for reading. open_trial: opens the run of a sink, in tests and tools."""
+"""create_trial: open a run for reading. open_trial: open the run of a sink, in tests and tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def create_trial(
     refresh_interval: timedelta | None = None,
     compat: bool = False,
 ) -> Trial:
-    """Open a run for reading, also while it is written.
+    """Open a run for reading, even while it is being written.
 
     Args:
         path: Folder or URL of the run ("s3://bucket/prefix?options").
@@ -44,17 +44,17 @@ def create_trial(
         attempt: Read only this attempt. None: the latest history, in which an attempt replaces the earlier
             attempts from its own first step on.
         verify: Compare the checksum of every payload that is read.
-        wait: How long to wait for a run that has not begun to write; None: without limit. The place is logged
+        wait: Maximum time to wait for a run that has not begun to write; None: no limit. The place is logged
             immediately and then once a minute.
-        settle: A step counts as complete if a worker has added nothing to it for this time.
+        settle: A step counts as complete if a worker has added no rows to it for this time.
         refresh_interval: Minimum time between two reads of new data. None: zero for a folder, one second for
             a bucket.
-        compat: Return values, collections and scalars in the form of the older library. Arrays are writable
+        compat: Return values, collections and scalars in the form of smdebug. Arrays are writable
             copies, a number of save_scalar() has shape (1,) instead of (), and collection() creates a
             collection that is missing in the run.
 
     Raises:
-        RunNotFound: There is no run, also not after `wait`.
+        RunNotFound: There is no run, even after `wait`.
         UnsupportedFormat, RunCorrupt, InvalidAttempt, ConfigError, SinkError: The run cannot be read.
     """
     low, high = range_steps or (None, None)

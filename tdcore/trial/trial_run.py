@@ -1,6 +1,6 @@
 """TrialRun: methods of Trial about the run itself: attempts and their ends, missing data, findings.
 
-Threads: those of Trial.
+Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WHEN_ROWS_COME = (
 
 
 class TrialRun:
-    """A part of Trial. name: for the user. path: folder or URL of the run."""
+    """Methods of Trial about the run itself. name: for display. path: folder or URL of the run."""
 
     def __init__(self, reader: Reader, path: str, name: str) -> None:
         self.name = name
@@ -108,7 +108,7 @@ class TrialRun:
 
     @property
     def status(self) -> RunStatus:
-        """State of the latest attempt: "running", "ended" (closed by the training) or "died"."""
+        """Status of the latest attempt: "running", "ended" (closed by the training) or "died"."""
         self._reader.auto_refresh()
         return self._reader.progress.status
 
@@ -118,7 +118,7 @@ class TrialRun:
         return self.status != "running"
 
     def ends(self) -> dict[tuple[str, int], RunEnd]:
-        """How each (worker, attempt) ended: clean or not, drops by reason, gaps.
+        """The end of each (worker, attempt): clean or not, drops by reason, gaps.
 
         Attempts that have not ended are not in the result.
         """
@@ -136,13 +136,13 @@ class TrialRun:
         return all_gaps(self._reader.index, self._reader.progress.ends)
 
     def missing(self) -> list[Missing]:
-        """Data that is missing in the run; empty if nothing is missing.
+        """Data that is missing in the run; empty if the run is complete.
 
-        Reported are missing rows between existing rows, tensors that the writer counted as lost, tensors
+        The result has missing rows between existing rows, tensors that the writer counted as lost, tensors
         whose names were left out, and missing end files of workers without new rows. If the job ended while
         its bucket was unreachable, the result has the host and the spool folder with the rest of the data.
-        Reads the workers' files of collections (within no_refresh once), and one small file per worker with
-        missing data, once.
+        This method reads the workers' files of collections (within no_refresh only once) and, once, a small
+        file of each worker with missing data.
         """
         self._reader.auto_refresh()
         if self._noted is None or not self._reader.frozen:
@@ -164,7 +164,8 @@ class TrialRun:
     def notes(self, attempt: int | None = None) -> dict[str, Any]:
         """Notes of the hook: "never_called", "not_tapped", "not_in_compiled_code", "frozen", "faults", ...
 
-        attempt: Its number. None: the latest attempt with notes, among the attempts that this trial reads.
+        attempt: Number of the attempt. None: the latest attempt with notes among the attempts that this trial
+            reads.
         """
         found = self.all_notes()
         wanted = self._reader.attempt if attempt is None else attempt
@@ -189,7 +190,7 @@ class TrialRun:
             step: Step of the mode; a global step with ModeKeys.GLOBAL. None: the result is ": " and the
                 hook's reason why the tensor was never saved; empty if there is no such reason.
             mode: Mode of the step.
-            worker: The worker without a value; None: the first worker that saved something.
+            worker: The worker without a value; None: the first worker that saved tensors.
 
         Raises:
             InvalidWorker: A step is given, and the run has no such worker.
@@ -218,7 +219,7 @@ class TrialRun:
     def collection(self, coll_name: str) -> SavedCollection:
         """One collection. Raises InvalidCollection, which lists the existing collections.
 
-        With create_trial(compat=True) a missing collection is created, empty, as in the older library.
+        With create_trial(compat=True) a missing collection is created as an empty collection, as in smdebug.
         """
         found = self.collections()
         if coll_name in found:

@@ -1,6 +1,6 @@
-"""TrialSteps: methods of Trial about steps and modes, and to wait for steps.
+"""TrialSteps: methods of Trial about steps and modes, and for waiting for steps.
 
-Threads: those of Trial.
+Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["TrialSteps"]
 
 
 class TrialSteps(TrialRun):
-    """A part of Trial."""
+    """Methods of Trial about steps and modes."""
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
         """Steps with saved tensors, sorted: global steps, or steps of the mode.
 
-        Rows of several workers belong to one step if attempt, mode and mode step are equal. Its global step
-        is that of the first worker by rank; the other workers' own numbers may differ.
+        Rows of several workers belong to one step if attempt, mode and mode step are equal. The global step
+        has the number that the first worker by rank uses; the other workers' own numbers may differ.
 
         Args:
             mode: GLOBAL: global steps. Otherwise the steps of this mode.
@@ -52,20 +52,20 @@ class TrialSteps(TrialRun):
         return ModeKeys[self._reader.index.text("mode", row) or "GLOBAL"]
 
     def mode_step(self, global_step: int) -> int:
-        """Step within its mode of a global step. Raises the errors of mode()."""
+        """Number of a global step within its mode. Raises the errors of mode()."""
         return int(self._reader.index.column("mode_step")[self._row_of(global_step)])
 
     def epoch(self, global_step: int) -> int | None:
         """Epoch of a saved global step, from Hook.set_epoch(); None if the script has not set one.
 
-        Raises as mode().
+        Raises the errors of mode().
         """
         row, index = self._row_of(global_step), self._reader.index
         worker = index.text("worker", row) or ""
         return self._reader.epochs.of(int(index.column("attempt")[row]), worker, global_step)
 
     def mode_modestep(self, global_step: int) -> tuple[ModeKeys, int]:
-        """Mode of a global step, and step within its mode. Raises the errors of mode()."""
+        """Mode of a global step, and number of the step within the mode. Raises the errors of mode()."""
         return self.mode(global_step), self.mode_step(global_step)
 
     def global_step(self, mode: ModeKeys, mode_step: int) -> int:
@@ -87,12 +87,12 @@ class TrialSteps(TrialRun):
         return self._reader.workers()
 
     def waiting_for(self, step: int) -> list[str]:
-        """Workers that may still add tensors to a global step, so that it is incomplete. Sorted by rank.
+        """Workers that may still add tensors to a global step, sorted by rank. The step is then incomplete.
 
-        A step waits for every worker that is in run.json or has written files, until the worker has passed
-        the step or has ended. It does not wait for dead workers. A worker counts as dead if it has written
-        nothing for ten times `settle` while other workers continued, and its process is gone; or, on another
-        machine, if it has written nothing for a minute.
+        These are the workers in run.json and the workers that have written files, unless the worker has
+        passed the step, has ended or is dead. A worker counts as dead if its process has ended and it has
+        written nothing for ten times `settle` while other workers continued. A worker on another machine
+        counts as dead if it has written nothing for a minute.
         """
         self._reader.auto_refresh()
         progress, view = self._reader.progress, self._reader.view

@@ -1,6 +1,6 @@
 """TrialTables: methods of Trial that return rows and statistics of many tensors as Arrow tables.
 
-Threads: those of Trial.
+Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Steps: TypeAlias = "int | range | Iterable[int]"
 
 
 class TrialTables(TrialRun):
-    """A part of Trial."""
+    """Methods of Trial that return tables."""
 
     def stats(
         self,
@@ -53,7 +53,7 @@ class TrialTables(TrialRun):
             columns: Names of columns. None: the columns of the index that describe the whole tensor, its
                 statistics, and sum, variance, std, l1, l2 over its finite values.
             merged: Return one row per tensor, step and call for all workers together: the parts of a sharded
-                tensor are joined, copies count once, and tensors that every worker has for itself are
+                tensor are joined, copies count once, and tensors that every worker has separately are
                 concatenated. tdcore.trial.merge_stats has the columns and reasons.
         """
         rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
@@ -74,11 +74,11 @@ class TrialTables(TrialRun):
         attempt: int | None = None,
         across_shards: bool = False,
     ) -> pa.Table:
-        """Compare workers, to find the worker whose values differ from those of the others.
+        """Compare workers, to find the worker whose values differ from the other workers' values.
 
         Args:
-            regex_or_names: As the following filters: see stats().
-            column: Column of stats() with numbers.
+            regex_or_names: Names, as in stats(); see stats() for all filters.
+            column: A numeric column of stats().
             across_shards: Also compare different parts of a sharded tensor with each other. Otherwise only
                 workers with the same part are compared.
 
@@ -113,7 +113,7 @@ class TrialTables(TrialRun):
     def next_complete(self) -> pa.Table:
         """Statistics of the steps that became complete since the last call. Every row is returned once.
 
-        This method is for programs that follow a run. The columns are those of stats(). The number of a
+        This method is for programs that follow a run. The columns are the same as in stats(). The number of a
         complete step (column `step`, see Trial.steps) is final, with two exceptions: a worker that counted as
         dead continues, or the first worker begins a mode that only other workers had so far. If a tensor is
         saved again at a step that was returned before, the new row is returned too.

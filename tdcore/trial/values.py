@@ -1,6 +1,6 @@
-"""read_values: reads the values of one capture, also if its segment was merged meanwhile.
+"""read_values: read the values of one capture, even if its segment was merged in the meantime.
 
-Threads: those of the Index and the Payloads.
+Threads: see Index and Payloads.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MOVES = 20  # maximum number of merges of the segment between the search and th
 def read_values(index: Index, payloads: Payloads, rows: Rows, what: str) -> npt.NDArray[Any]:
     """The values of one capture. Read-only.
 
-    Small segments are merged while the run is written. If a segment is gone, the new place of its bytes is
-    read from the index.
+    Small segments are merged while the run is written. If a segment was deleted, the new place of its bytes
+    is read from the index.
 
     Args:
         index: The index of the run.
@@ -61,7 +61,7 @@ def read_singles(
     steps = index.column("step")[rows].tolist()
     shapes = index.wide("shape", rows).to_pylist()
     pieces = _pieces(index, rows)
-    expected = 0  # payloads before this index were announced
+    expected = 0  # payloads before this position were announced
     for at, row in enumerate(rows.tolist()):
         if at == expected:
             expected += payloads.expect(pieces[at:])
@@ -82,9 +82,9 @@ def read_singles(
 
 
 def expect_values(index: Index, payloads: Payloads, row: int, rows: Rows) -> None:
-    """Announce the neighbours of `row`, before read_values of it, because they are likely to be read too.
+    """Announce the neighbours of `row` before read_values() reads it: they are likely to be read too.
 
-    These are rows among `rows` of the same kind and in the same segment: a reader of one output of a step
+    Neighbours are the rows among `rows` of the same kind and segment: a reader of one output of a step
     usually reads all outputs.
     """
     if payloads.holds(_pieces(index, np.array([row]))[0]):

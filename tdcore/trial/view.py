@@ -2,14 +2,14 @@
 
 Attempts: a restarted run keeps the rows of every attempt. The view shows one history: from the first step
 that an attempt saved, it replaces all earlier attempts (after a crash at step 212 and a restart at step 200:
-0..199 of the first attempt, 200.. of the second). A number for `attempt` shows that attempt alone.
+0..199 of the first attempt, 200.. of the second). If `attempt` is set, the view shows only that attempt.
 
 Workers: steps are common steps (common_steps.py). Two workers can still have different steps with the same
-number, if only rank 1 evaluates while rank 0 trains. A global step then means the step of the first worker by
-rank that has the number; the other step is found by its mode and mode step.
+number, if only rank 1 evaluates while rank 0 trains. The number then means the step of the first worker, by
+rank, that has it; the other step is found by mode and mode step.
 
-`update` follows the growing index. It reads new rows only, unless rows that were read before were renumbered.
-Threads: belongs to one Trial.
+`update` follows the growing index. Only new rows are read, unless rows that were read before were renumbered.
+Threads: an object belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class View:
     def _add_steps(self, rows: Rows) -> None:
         """Add the steps of new shown rows.
 
-        If several steps have the same number, it means the step of the first worker by rank. A row of TRAIN,
-        EVAL or PREDICT mode represents its step rather than a row of GLOBAL.
+        If several steps have the same number, the number means the step of the first worker by rank. A row of
+        TRAIN, EVAL or PREDICT mode represents its step rather than a row of GLOBAL.
         """
         if len(rows) == 0:
             return
@@ -192,7 +192,7 @@ class View:
         first = starts_of(steps[order])
         self._step_rows = self._mode_rows[order[first]]
         self._steps = steps[order[first]]
-        speaker = order[first][np.cumsum(first) - 1]  # of each row, in this order
+        speaker = order[first][np.cumsum(first) - 1]  # the representing row of each row, in this order
         hidden = (ranks[order] > ranks[speaker]) & (is_global[order] == is_global[speaker])
         modes, steps = index.column("mode")[self._mode_rows[order[hidden]]], steps[order[hidden]]
         self._hidden = {mode: steps[modes == mode] for mode in distinct(modes)}

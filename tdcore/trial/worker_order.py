@@ -1,4 +1,4 @@
-"""The order of workers: by rank, if their names end with one. Pure functions, any thread."""
+"""The order of workers: by rank, if the names end with a rank. Pure functions, any thread."""
 
 from __future__ import annotations
 

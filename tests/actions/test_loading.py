@@ -171,5 +171,5 @@ def test_an_action_list_holds_actions_only() -> None:
     actions = ActionList(RequestStop(), LogFindings())
     assert [action.name for action in actions] == ["stop", "log"]
     for wrong in ("stop", RequestStop):
-        with pytest.raises(TypeError, match="holds actions"):
+        with pytest.raises(TypeError, match="must contain only actions"):
             ActionList(wrong)  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ def test_a_journal_that_cannot_be_written_is_given_up_and_removed(
     journal.start()
     journal.begin(place(0, 9))
     assert journal.read() is None
-    assert capsys.readouterr().err.count("is no longer used") == 1
+    assert capsys.readouterr().err.count("and is removed") == 1
 
 
 def test_a_journal_that_was_lost_comes_back_complete(

@@ -300,7 +300,7 @@ def test_put_new_works_without_the_right_to_look(stub: StubServer, opened: Calla
 @pytest.mark.parametrize(
     ("host", "match"),
     [
-        ("http://127.0.0.1:{port}", "no server answers at the end point"),
+        ("http://127.0.0.1:{port}", "no server answers at the endpoint"),
         ("http://no-such-host.invalid:9", "host is not known"),
     ],
 )

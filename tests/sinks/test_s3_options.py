@@ -66,7 +66,7 @@ def test_a_spool_limit_may_be_given_in_gib() -> None:
         ("s3://arn:aws:s3:eu-west-1:1:accesspoint/x", "alias"),
         ("s3://data--use1-az4--x-s3/p", "directory bucket"),
         ("s3://bucket//p", "prefix '/p'"),
-        ("s3://bucket/a/../b", "cannot hold a run"),
+        ("s3://bucket/a/../b", "cannot contain a run"),
         ("s3://bucket/p?colour=red", "unknown S3 option 'colour'; use one of: addressing, .*tag.NAME"),
         ("s3://bucket/p?region", "region has no value"),
         ("s3://bucket/p?region=", "region has no value"),

@@ -123,7 +123,7 @@ def test_a_bundle_that_cannot_be_read_is_a_configuration_error(
 
 
 def test_a_bundle_beside_the_program_is_refused_with_a_hint(opened: Callable[..., S3Sink]) -> None:
-    with pytest.raises(ConfigError, match="give the whole path"):
+    with pytest.raises(ConfigError, match="give the absolute path"):
         opened(ca_bundle="no-such.pem").put("a", [b"x"])
 
 

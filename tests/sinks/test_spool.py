@@ -139,7 +139,7 @@ def test_nothing_is_put_into_a_spool_that_is_not_locked(spool: Spool) -> None:
 def test_more_than_its_limit_is_refused_as_full(tmp_path: Path) -> None:
     spool = locked(tmp_path / "spool", url=URL, limit_bytes=10)
     spool.append("data/a", [b"123456"])
-    with pytest.raises(SinkError, match="is full: it may hold 10 bytes; raise spool_gib") as caught:
+    with pytest.raises(SinkError, match="is full: its limit is 10 bytes; raise spool_gib") as caught:
         spool.append("data/b", [b"12345"])
     assert caught.value.kind == "full"
     spool.remove(spool.entries[0])

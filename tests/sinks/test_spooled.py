@@ -283,7 +283,7 @@ def test_reading_is_refused_while_the_bucket_does_not_hold_everything(
     sink = open_sink()
     sink.start(batch(0)).result(20)
     for read in (sink.get, sink.delete, sink.list, lambda key: sink.tail(key, 1)):
-        with pytest.raises(SinkError, match="does not hold everything yet") as caught:
+        with pytest.raises(SinkError, match="does not have all objects yet") as caught:
             read(INDEX.format(0))
         assert caught.value.kind == "transient"
     stub.set(refuse=False)

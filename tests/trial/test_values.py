@@ -318,7 +318,7 @@ def test_merged_index_that_contradicts_what_was_read_is_refused(run: RunWriter) 
     trial = create_trial(run.root)
     run.merge(segments=True)
     rewrite_rows(run, name="z")
-    with pytest.raises(RunCorrupt, match="does not hold the rows"):
+    with pytest.raises(RunCorrupt, match="does not contain the rows"):
         trial.tensor("x").value(0)
 
 
@@ -363,7 +363,7 @@ def test_segment_that_is_no_file_is_refused(run: RunWriter) -> None:
         ({"shape": [1] * 70}, "which no tensor has"),
         ({"shape": [2**40, 2**40]}, "elements, its parts have 4"),
         ({"shape": None}, "no shape"),
-        ({"elements": 0, "nbytes": 0, "shape": [2**62, 0, 2**62]}, "NumPy refuses"),
+        ({"elements": 0, "nbytes": 0, "shape": [2**62, 0, 2**62]}, "NumPy rejects"),
         ({"dtype": "F128"}, "dtype 'F128'"),
         ({"dtype": "x" * 5000}, "5000 characters"),
         ({"dtype": None}, "dtype"),

@@ -1,4 +1,4 @@
-"""S3: a run in a bucket of AWS or a store with the same protocol. Needs the extra tdcore-capture[s3].
+"""S3: a run in a bucket of AWS or of a store with the same protocol. Requires tdcore-capture[s3].
 
 This package imports no client until an S3Sink is created.
 """

@@ -1,8 +1,8 @@
-"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous AWS SDK. It supports every option of AWS.
+"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous AWS SDK, which supports every option of AWS.
 
 aiobotocore accepts files but no lists of buffers, so large objects are passed as a file that reads from the
-buffers. The payload is not signed. Its checksum, which is computed before, is sent along and verified by the
-service.
+buffers. The payload is not signed. Its checksum is computed before the upload, sent with the payload, and
+verified by the service.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_LIMIT = 86_400  # seconds
 
 
 class AiobotocoreEngine:
-    """See engine.S3Engine."""
+    """S3Engine that uses aiobotocore; see engine.S3Engine."""
 
     name = "aiobotocore"
 
@@ -59,7 +59,7 @@ class AiobotocoreEngine:
             credentials = await session.get_credentials()
         if credentials is None:
             raise no_credentials()
-        await asyncio.to_thread(chain.certificates)  # raises an error about an invalid file
+        await asyncio.to_thread(chain.certificates)  # raises an error for an invalid file
         closing = contextlib.AsyncExitStack()
         client = await closing.enter_async_context(
             session.create_client(
@@ -159,7 +159,7 @@ class AiobotocoreEngine:
         return {}
 
     async def _read(self, key: str, wanted: str | None, seconds: float, part: slice) -> Buffer:
-        """The bytes of the range `wanted`; `part` is the same range, for a service that sends all."""
+        """The bytes of the range `wanted`. part: the same range, if the service sends the whole object."""
         options = {} if wanted is None else {"Range": wanted}
         answer = await self._ask(seconds, self._client.get_object, Key=key, **options)
         pause = self._options.read_timeout.total_seconds()
@@ -204,7 +204,7 @@ def _as_s3_error(code: str = "") -> Iterator[None]:
     except (known.HTTPClientError, known.ConnectionError, aiohttp.ClientError, OSError) as error:
         words = f"{error} {getattr(error, 'kwargs', {}).get('error', '')}"
         raise (S3Error("credentials", code=code) if code else connection_error(words)) from error
-    except known.BotoCoreError as error:  # refused before anything was sent
+    except known.BotoCoreError as error:  # rejected before a request was sent
         if code:
             raise no_credentials(error) from error
         raise S3Error("refused", code=type(error).__name__) from error
@@ -241,7 +241,7 @@ def _object_settings(options: S3Options) -> dict[str, Any]:
 def _share_service_data(session: Any) -> None:
     """Share botocore's description of S3 between all sessions, because reading it takes 0.2 s of CPU time.
 
-    It is not shared if the user has own descriptions.
+    The description is not shared if the user has other descriptions.
     """
     if session.get_config_variable("data_path") is None:
         session.register_component("data_loader", _service_data())
@@ -259,7 +259,7 @@ def _config(options: S3Options, chain: AwsChain) -> Any:
 
     return AioConfig(
         connect_timeout=options.connect_timeout.total_seconds(),
-        read_timeout=_NO_LIMIT,  # it would include the time to send; put() and _read() have other limits
+        read_timeout=_NO_LIMIT,  # it would include the time to send; put() and _read() have limits
         max_pool_connections=(1 + OTHERS_PER_UPLOAD) * options.concurrency,
         retries={"mode": "standard", "total_max_attempts": 1},
         request_checksum_calculation="when_required",

@@ -1,7 +1,7 @@
-"""The standard AWS chain: end point, region, certificates and credentials that the options do not set.
+"""The standard AWS chain: settings and credentials that the options do not set.
 
 With botocore the chain is complete: environment, profiles, SSO, roles, processes, containers, instances.
-Without botocore it is the environment. Only the search for credentials sends requests.
+Without botocore only the environment is read. Only the search for credentials sends requests.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from tdcore.sinks.s3.options import S3Place, check_endpoint, environment_endpoin
 __all__ = ["AwsChain", "has_botocore", "no_credentials", "required_endpoint_kind"]
 
 _FALLBACK_REGION = "us-east-1"
-_MAX_CREDENTIALS_AGE = timedelta(seconds=60)  # how long the client may use credentials before it renews them
+_MAX_CREDENTIALS_AGE = timedelta(seconds=60)  # maximum age before the client renews credentials
 
 
 @dataclass(frozen=True, kw_only=True)
 class AwsChain:
     """Settings for one place, from its options and the chain.
 
-    endpoint_url: None is AWS. path_style: the URL has the bucket in its path. session: of botocore, or None.
+    endpoint_url: None means AWS. path_style: the bucket is in the path of the URL. session: botocore's, or
+        None.
     """
 
     endpoint_url: str | None
@@ -53,13 +54,13 @@ class AwsChain:
         )
 
     def url(self) -> str:
-        """End point without the bucket."""
+        """Endpoint without the bucket."""
         if self.endpoint_url:
             return self.endpoint_url
         return f"https://s3.{self.region}.amazonaws.com{'.cn' if self.region.startswith('cn-') else ''}"
 
     def bucket_url(self, bucket: str) -> str:
-        """End point with the bucket in its path or host, depending on the addressing."""
+        """Endpoint with the bucket in its path or host, depending on the addressing."""
         if self.path_style:
             return f"{self.url()}/{bucket}"
         scheme, _, host = self.url().partition("://")
@@ -77,19 +78,19 @@ class AwsChain:
                 cadata=found.decode("ascii", "ignore")
             )
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(f"{whose}: the file holds no certificates that can be read") from error
+            raise ConfigError(f"{whose}: the file has no certificates that can be read") from error
         except OSError as error:
-            hint = "" if os.path.isabs(self.ca_bundle) else "; give the whole path, from '/' on"
+            hint = "" if os.path.isabs(self.ca_bundle) else "; give the absolute path"
             raise ConfigError(f"{whose}: {error.strerror or error}{hint}") from error
         return found
 
     def credentials(self) -> Credentials | None:
-        """Credentials from botocore; None without botocore. Raises S3Error "credentials" if it has none."""
+        """Credentials from botocore; None without botocore. Raises S3Error "credentials" if none exist."""
         if self.session is None:
             return None
         try:
             found = self.session.get_credentials()
-        except Exception as error:  # botocore raises many types, also those of its providers
+        except Exception as error:  # botocore and its providers raise many types
             raise no_credentials(error) from error
         if found is None:
             raise no_credentials()
@@ -97,7 +98,7 @@ class AwsChain:
 
 
 class Credentials:
-    """Credentials that botocore renews. Implements the credential provider of obstore. Any thread."""
+    """Credentials that botocore renews; a credential provider for obstore. Any thread."""
 
     def __init__(self, found: Any) -> None:
         self._found = found
@@ -130,7 +131,7 @@ def no_credentials(error: Exception | None = None) -> S3Error:
 
 
 def required_endpoint_kind() -> str:
-    """The kind of end points that the environment requires: "FIPS", "dual-stack", or ""."""
+    """The kind of endpoints that the environment requires: "FIPS", "dual-stack", or ""."""
     for name, kind in (("AWS_USE_FIPS_ENDPOINT", "FIPS"), ("AWS_USE_DUALSTACK_ENDPOINT", "dual-stack")):
         if os.environ.get(name, "").lower() == "true":
             return kind

@@ -1,6 +1,7 @@
 """S3Engine: the interface to a client library of S3. engine_choice.py chooses one of the two engines.
 
-Engines send single requests without retries; `store.S3Store` retries. Every failure is an `errors.S3Error`.
+Engines send single requests without retries; `store.S3Store` repeats failed requests. Every failure is an
+`errors.S3Error`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class S3Engine(Protocol):
     ) -> None:
         """Store `parts`, one after the other.
 
-        When the call ends, also by cancellation, the parts are no longer read.
+        The parts are not read after the end of the call, even if it was cancelled.
 
         Args:
             key: Key of the object.
@@ -48,7 +49,7 @@ class S3Engine(Protocol):
         ...
 
     async def get_range(self, key: str, offset: int, length: int, *, seconds: float) -> Buffer:
-        """`length` > 0 bytes from `offset` on, fewer if the object ends; S3Error "range" after its end."""
+        """`length` > 0 bytes from `offset` on, fewer at the end of the object; S3Error "range" after it."""
         ...
 
     async def tail(self, key: str, length: int, *, seconds: float) -> Buffer:
@@ -66,7 +67,7 @@ class S3Engine(Protocol):
         """Remove the object if it exists."""
 
     async def refuses_damage(self, key: str, *, seconds: float) -> bool:
-        """Whether the service refuses an object with a wrong checksum. If not, `key` is written."""
+        """Whether the service rejects an object with a wrong checksum. If not, `key` is written."""
         ...
 
     async def close(self) -> None:
@@ -77,5 +78,5 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     """The result of `work`. After `seconds` the work is cancelled and S3Error "timeout" is raised."""
     try:
         return await asyncio.wait_for(work, seconds)
-    except asyncio.TimeoutError:  # an alias of TimeoutError from Python 3.11 on
+    except asyncio.TimeoutError:  # the same as TimeoutError since Python 3.11
         raise S3Error("timeout") from None

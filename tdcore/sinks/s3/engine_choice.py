@@ -1,4 +1,4 @@
-"""Chooses one of the two engines, by the installed clients and the options. Any thread."""
+"""Choice between the two engines, by the installed clients and the options. Any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["choose_engine", "open_engine"]
 
 _MISSING_EXTRA = 'an S3 client is not installed: pip install "tdcore-capture[s3]"'
 
-# Older versions lack settings that tdcore needs: a read timeout; If-None-Match and the choice of checksums.
+# Older versions lack settings that tdcore needs: obstore a read timeout, aiobotocore If-None-Match and
+# checksums.
 _OLDEST = {"obstore": (0, 11), "aiobotocore": (2, 18)}
 _OF_OBSTORE = ("auto", "crc64nvme", "sha256", "none")
 _OF_AIOBOTOCORE = ("auto", "crc32c", "sha256", "none")
@@ -45,13 +46,13 @@ def choose_engine(options: S3Options) -> tuple[str, str]:
         return "obstore", "It costs the least CPU time per byte and supports all given options."
     if cannot["obstore"]:
         return "aiobotocore", f"The other engine cannot be used: {cannot['obstore']}."
-    return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not."
+    return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not installed."
 
 
 async def open_engine(place: S3Place, *, region: str | None = None) -> S3Engine:
     """Open the engine for `place` in the running loop. Only the search for credentials sends requests.
 
-    region: region of the bucket; None: that of the options or the AWS chain.
+    region: region of the bucket; None: the region in the options or the AWS chain.
     """
     name, _ = choose_engine(place.options)
     if name == "obstore":
@@ -86,7 +87,7 @@ def _why_not_aiobotocore(options: S3Options) -> str:
 
 
 def _too_old(name: str) -> str:
-    """Why the installed version of a client is too old; "" if it is not, or is not installed."""
+    """Why the installed version of a client is too old; "" if it is new enough or not installed."""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

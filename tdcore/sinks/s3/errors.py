@@ -34,9 +34,9 @@ S3ErrorKind: TypeAlias = Literal[
     "range",  # the object ends before the range begins
     "no_bucket",  # no such bucket
     "region",  # the bucket is in another region
-    "credentials",  # expired, unknown, or none at all
+    "credentials",  # expired, unknown or missing
     "denied",  # the credentials are valid, but the permission is missing
-    "settings",  # the AWS configuration can no longer be read; another process may be writing it
+    "settings",  # the AWS configuration cannot be read any more; another process may be writing it
     "unsupported",  # the service does not implement the request
     "refused",  # any other rejection
 ]
@@ -57,7 +57,7 @@ _KINDS: dict[str, S3ErrorKind] = {
         "throttled",
     ),
     **dict.fromkeys(("RequestTimeout", "RequestTimeoutException"), "timeout"),
-    # TemporaryRedirect: a new bucket, in the first minutes
+    # TemporaryRedirect: the bucket was created a few minutes ago
     **dict.fromkeys(("InternalError", "ServiceUnavailable", "ServerBusy", "TemporaryRedirect"), "server"),
     **dict.fromkeys(
         (
@@ -132,8 +132,8 @@ _MEANING: dict[S3ErrorKind, str] = {
 }
 _CONNECTION: tuple[tuple[tuple[str, ...], str], ...] = (
     (("certificate",), "the server's certificate is not trusted (is the S3 option ca_bundle right?)"),
-    (("dns error", "name or service", "name resolution", "getaddrinfo"), "the end point's host is not known"),
-    (("refused", "connect call failed"), "no server answers at the end point"),
+    (("dns error", "name or service", "name resolution", "getaddrinfo"), "the endpoint's host is not known"),
+    (("refused", "connect call failed"), "no server answers at the endpoint"),
     (("reset", "broken pipe", "disconnected", "closed"), "the connection broke"),
 )
 _TO = {"put": "write to", "get": "read from", "list": "list", "delete": "delete from"}
@@ -147,14 +147,14 @@ _PERMISSIONS = {
 
 @dataclass(eq=False)
 class S3Error(Exception):
-    """A request that failed. Internal: it becomes a SinkError before it leaves this package.
+    """A request that failed. This internal error is converted to a SinkError before it leaves this package.
 
     Attributes:
         kind: Kind of failure.
         code: The error code of S3, such as "SlowDown", or "".
         status: HTTP status; 0 without an answer.
         message: Description; equal failures have equal messages.
-        retry_after: Seconds to wait, as the service requires.
+        retry_after: Seconds to wait, if the service requires a wait.
         region: Region of the bucket, if the answer contains it.
         resent: Whether the client may have sent the request twice.
     """
@@ -185,7 +185,7 @@ class S3Error(Exception):
         """The SinkError for the caller. key: relative; only the error about a missing object contains it."""
         if self.kind == "missing" and action == "get":
             return SinkKeyError(f"nothing under {key!r} in {place.where!r}")
-        if self.kind == "missing":  # of a put, list or delete: the bucket
+        if self.kind == "missing":  # for a put, list or delete, the bucket is missing
             return S3Error("no_bucket", code=self.code, status=self.status).error(action, place)
         kind: SinkErrorKind = "transient" if self.retry else "denied"
         return SinkError(
@@ -215,7 +215,7 @@ class S3Error(Exception):
 
 
 def required_permission(action: S3Action, place: S3Place) -> str:
-    """The permission that `action` needs, as an AWS policy names it."""
+    """The permission that `action` needs, as written in an AWS policy."""
     arn = f"arn:aws:s3:::{place.bucket}"
     objects = f"{arn}/{place.key('*')}"
     if action == "list":
@@ -241,12 +241,12 @@ def error_from_reply(
     retry_after: str | None = None,
     region: str | None = None,
 ) -> S3Error:
-    """The error in an answer of the service. Of its text only the code and the region are kept.
+    """The error in a reply of the service. Only the code and the region of its text are kept.
 
     Args:
         status: HTTP status.
-        body: XML of the answer.
-        code, detail, region: If the client has parsed them; they take precedence over `body`.
+        body: XML of the reply.
+        code, detail, region: Values that the client has parsed; they have priority over `body`.
         retry_after: The header Retry-After.
     """
     found = dict(_TAG.findall(body))
@@ -267,7 +267,7 @@ def error_from_reply(
 
 
 def connection_error(text: str) -> S3Error:
-    """The error for a connection that failed. text: the client's message, which is not kept."""
+    """The error for a failed connection. text: the client's message, which is not kept."""
     lower = text.lower()
     for hints, message in _CONNECTION:
         if any(hint in lower for hint in hints):

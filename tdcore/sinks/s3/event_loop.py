@@ -22,8 +22,8 @@ class LoopThread:
     """A daemon thread with an event loop. The first submit() starts it.
 
     close() cancels all running coroutines, waits until they end, and stops the thread. A forked child has no
-    such thread: there submit() raises LoopClosed, and close() does nothing. Threads: any thread of the
-    process that made the object.
+    such thread: in a child submit() raises LoopClosed, and close() has no effect. Threads: any thread of the
+    process that created the object.
     """
 
     def __init__(self, name: str = "tdcore-s3") -> None:
@@ -39,7 +39,7 @@ class LoopThread:
 
         Raises LoopClosed after close(), and in a forked child.
         """
-        if os.getpid() != self._pid:  # before the lock, which may have been held when the process was forked
+        if os.getpid() != self._pid:  # checked before the lock, which may have been held during the fork
             coroutine.close()
             raise LoopClosed("was opened before a fork; open the run again in this process")
         with self._lock:
@@ -55,9 +55,9 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run `coroutine` in the loop and wait for its result. Not from the loop's own thread.
+        """Run `coroutine` in the loop and wait for its result. Do not call this from the loop's own thread.
 
-        Raises LoopClosed as submit() does, and if close() of another thread cancelled the coroutine.
+        Raises LoopClosed like submit(), and if close() in another thread cancelled the coroutine.
         """
         future = self.submit(coroutine)
         try:
@@ -69,7 +69,7 @@ class LoopThread:
             raise
 
     def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
-        """Cancel all coroutines, run `last`, stop the thread. Later calls and a child do nothing."""
+        """Cancel all coroutines, run `last`, stop the thread. Has no effect after that or in a child."""
         first = False
         if os.getpid() == self._pid:
             with self._lock:

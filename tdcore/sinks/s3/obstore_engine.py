@@ -1,7 +1,7 @@
-"""ObstoreEngine: S3 through obstore, a client in Rust. It is the cheaper one of the two engines.
+"""ObstoreEngine: S3 through obstore, a client in Rust. This engine uses less CPU time than the other.
 
-The parts of an object are sent without a copy. The payload is not signed. A CRC64NVME checksum, which is much
-cheaper than SHA-256, is sent along and verified by the service.
+The parts of an object are sent without a copy. The payload is not signed. A CRC64NVME checksum, which needs
+much less CPU time than SHA-256, is sent with the payload and verified by the service.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 class ObstoreEngine:
-    """See engine.S3Engine."""
+    """S3Engine that uses obstore; see engine.S3Engine."""
 
     name = "obstore"
     sends_crc32c = False
 
     def __init__(self, reads: Any, writes: Any, damaged: Any, options: S3Options) -> None:
         self._reads = reads  # times out if an answer pauses for read_timeout
-        self._writes = writes  # without this limit, which would include the time to send
+        self._writes = writes  # no read timeout, which would include the time to send
         self._damaged = damaged  # sends a wrong checksum
         self._attributes = {"Content-Type": "application/octet-stream"}
         if options.storage_class:
@@ -111,7 +111,7 @@ class ObstoreEngine:
             raise
 
     async def pages(self, prefix: str, after: str, *, seconds: float) -> AsyncIterator[list[str]]:
-        """See Engine.pages. obstore lists whole folders, so the start of the name is compared here."""
+        """See Engine.pages. obstore lists whole folders, so the prefix is compared here."""
         import obstore
 
         folder = prefix.rpartition("/")[0]
@@ -179,13 +179,13 @@ class ObstoreEngine:
 
 
 class _NotPartial(Exception):  # noqa: N818 -- caught in this module
-    """The service answered a range like the whole object, which obstore rejects."""
+    """The service has answered a range request with the whole object, which obstore rejects."""
 
 
 async def _let_go(views: list[memoryview]) -> None:
     """Wait until the client has released all `views`, which takes a moment after a cancelled put.
 
-    A cancelled put must wait for this, because the memory of the views is used again afterwards.
+    A cancelled put must wait for the release, because the memory of the views is used again afterwards.
     """
     cancelled = False
     while not all(_released(view) for view in views):
@@ -195,7 +195,7 @@ async def _let_go(views: list[memoryview]) -> None:
 
 
 async def _pause() -> bool:
-    """Sleep for a millisecond. Return whether the task was cancelled meanwhile."""
+    """Sleep for a millisecond. Return whether the task was cancelled during the sleep."""
     try:
         await asyncio.sleep(0.001)
     except asyncio.CancelledError:
@@ -206,7 +206,7 @@ async def _pause() -> bool:
 def _released(view: memoryview) -> bool:
     try:
         view.release()
-    except BufferError:  # something still reads it
+    except BufferError:  # a client thread still reads the view
         return False
     return True
 

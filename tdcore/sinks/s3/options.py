@@ -3,7 +3,7 @@
     s3://bucket/prefix?region=eu-west-1&sse=aws:kms&tag.team=vision
 
 Settings that are not in the URL are taken from the standard AWS chain: environment, profile, configuration
-files. Credentials are always taken from there. Importing this module imports no client.
+files. Credentials are always taken from this chain. This module imports no client.
 """
 
 from __future__ import annotations
@@ -63,19 +63,21 @@ class S3Options:
 
     Args:
         endpoint_url: URL of a store other than AWS, such as "https://minio.lab:9000". None: the AWS chain.
-        region: Such as "eu-west-1"; None: the AWS chain. A wrong region is corrected from the bucket.
+        region: Region, such as "eu-west-1"; None: the AWS chain. A wrong region is replaced by the bucket's
+            region.
         profile: Profile of the AWS configuration files; None: the AWS chain.
-        addressing: "path": the bucket is in the path. "virtual": it is in the host name. "auto": virtual on
-            AWS, path elsewhere.
+        addressing: "path": the bucket is in the path of the URL. "virtual": the bucket is in the host name.
+            "auto": virtual on AWS, path elsewhere.
         sse, sse_kms_key_id, bucket_key: Encryption by the service; None: the setting of the bucket.
-        requester_pays, storage_class, tags: Sent with each object (tags: `tag.NAME=VALUE` in a URL).
+        requester_pays, storage_class, tags: Settings that are sent with each object (tags: `tag.NAME=VALUE`
+            in a URL).
         ca_bundle: File with trusted certificates.
-        engine: The client library. "auto": the cheaper one of the installed libraries that support the
-            options.
-        checksum: The checksum that the service verifies for each object. "auto": one that the engine can
-            send.
-        concurrency: Number of concurrent uploads. Four times as many other requests, which are small, may
-            run.
+        engine: The client library. "auto": of the installed libraries that support the options, the one with
+            the lower CPU time.
+        checksum: The checksum that the service verifies for each object. "auto": a checksum that the engine
+            can send.
+        concurrency: Number of concurrent uploads. Four times as many other requests, which are small, may run
+            at the same time.
         connect_timeout: Time to connect (seconds in a URL).
         read_timeout: Time for an answer, in addition to the transfer time of the bytes (seconds in a URL).
         spool: Folder of objects that the service has not accepted yet.
@@ -139,14 +141,14 @@ class S3Options:
         return f"{place}?{'&'.join(words)}" if words else place
 
     def resolved(self) -> S3Options:
-        """Options with the same meaning in another folder or shell. Reads no file.
+        """Options with the same meaning in another folder or shell. No file is read.
 
         ca_bundle and spool become absolute. endpoint_url, region and profile are set from the environment
         variables of the AWS chain. The profile is not set if the environment has credentials, because in the
         chain these have priority over AWS_PROFILE, but not over the option.
 
         Raises:
-            ConfigError: The end point is invalid.
+            ConfigError: The endpoint is invalid.
         """
         here: dict[str, str | None] = {
             name: str(Path(os.path.expanduser(value)).absolute())
@@ -183,7 +185,8 @@ class S3Place:
 def parse_s3_url(url: str) -> S3Place:
     """The place and options of `url` ("s3://bucket/prefix?name=value&...").
 
-    Raises ConfigError for an invalid URL, and for credentials in it, which are read from the AWS chain only.
+    Raises ConfigError for an invalid URL, and for credentials in the URL: they are read only from the AWS
+    chain.
     """
     place, _, query = url.partition("?")
     scheme, separator, rest = place.partition("://")
@@ -205,14 +208,14 @@ def parse_s3_url(url: str) -> S3Place:
             check_key(prefix)
         except ValueError as error:
             raise ConfigError(
-                f"{place!r}: the prefix {prefix!r} cannot hold a run: its parts between '/' must not be "
+                f"{place!r}: the prefix {prefix!r} cannot contain a run: its parts between '/' must not be "
                 "empty, '.' or '..', nor hold a backslash"
             ) from error
     return S3Place(bucket=bucket, prefix=prefix, options=_parse_query(query))
 
 
 def environment_endpoint() -> str | None:
-    """End point for S3 in the environment. Raises ConfigError if it is invalid or contains a password."""
+    """Endpoint for S3 in the environment. Raises ConfigError if it is invalid or contains a password."""
     if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
         return None
     name, url = _first_set(_ENDPOINT_VARIABLES)
@@ -291,7 +294,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 def check_endpoint(url: str | None, whose: str = "S3 option endpoint_url") -> None:
-    """Raise ConfigError if `url` is not an end point or has a password. whose: its origin, for messages."""
+    """Raise ConfigError if `url` is not an endpoint or has a password. whose: its origin, for messages."""
     if url is None:
         return
     if "@" in url:
@@ -299,7 +302,7 @@ def check_endpoint(url: str | None, whose: str = "S3 option endpoint_url") -> No
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # an incomplete IPv6 address
         good = False
     if not good:
         raise ConfigError(f"{whose} must be http://host:port or https://host:port, got {url!r}")

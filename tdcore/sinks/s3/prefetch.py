@@ -1,4 +1,4 @@
-"""Prefetch: fetches objects before they are requested, within limits."""
+"""Prefetch: download of objects before they are requested, within limits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KEEP_SECONDS = 30.0  # an older answer may be out of date
 
 
 class Prefetch:
-    """Starts gets in the announced order, at most 64 at a time and 256 MiB of answers in memory.
+    """Downloads in the announced order, at most 64 at a time, with at most 256 MiB of data in memory.
 
-    Thread: only the thread of the event loop. get: fetches one object.
+    get: fetches one object. Threads: only the thread of the event loop.
     """
 
     def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
@@ -29,7 +29,7 @@ class Prefetch:
         self._started: OrderedDict[str, tuple[float, asyncio.Future[bytes]]] = OrderedDict()
 
     def announce(self, keys: Sequence[str]) -> None:
-        """Announce that these keys will be taken soon, in this order."""
+        """Announce that take() will be called for these keys soon, in this order."""
         self._waiting.extend(keys)
         self._pump()
 
@@ -45,7 +45,7 @@ class Prefetch:
         try:
             data = await answer
         except SinkError:
-            data = None  # it may exist by now
+            data = None  # the object may exist now
         except asyncio.CancelledError:
             answer.cancel()
             raise

@@ -1,4 +1,4 @@
-"""Byte ranges of an object: neighbouring ranges are joined into one request, and cut out of its answer."""
+"""Byte ranges of an object: neighbouring ranges are joined into one request, and cut out of its response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tdcore.sinks.base import Buffer
 __all__ = ["ByteRange", "cut", "join"]
 
 _GAP_BYTES = 1 << 20  # fetching a smaller gap takes less time than another request
-_JOINED_BYTES = 64 << 20  # maximum of joined ranges; one longer range stays one request
+_JOINED_BYTES = 64 << 20  # maximum of joined ranges; a single longer range is one request
 
 
 @dataclass(slots=True)

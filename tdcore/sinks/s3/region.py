@@ -1,4 +1,4 @@
-"""Finds the region of a bucket, which S3 returns without credentials."""
+"""Search for the region of a bucket, which S3 returns without credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["find_region"]
 
 
 def find_region(chain: AwsChain, bucket: str, seconds: float) -> str | None:
-    """Region in the answer to an unsigned HEAD request of the bucket, or None. Blocks."""
+    """Region in the response to an unsigned HEAD request of the bucket, or None. The call blocks."""
     certificates = chain.certificates()
     request = urllib.request.Request(chain.bucket_url(bucket), method="HEAD")
     try:
@@ -36,7 +36,7 @@ def find_region(chain: AwsChain, bucket: str, seconds: float) -> str | None:
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, because they contain the region."""
+    """Redirect handler that follows no redirects, because they contain the region."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

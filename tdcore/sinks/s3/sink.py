@@ -22,12 +22,12 @@ T = TypeVar("T")
 class S3Sink:
     """The run at `url` ("s3://bucket/prefix?options"). A Sink and a ReadAheadSink. Any thread.
 
-    Nothing is sent before the first call, and a bucket is never created. In a forked child every call raises
-    SinkError; open the sink again there.
+    No request is sent before the first call, and a bucket is never created. In a forked child every call
+    raises SinkError; open the sink again in the child.
 
     Args:
         url: The place, with options.
-        patience: How long temporary failures are retried before a SinkError.
+        patience: Time for which temporary failures are retried before a SinkError.
 
     Attributes:
         store, loop: The asynchronous part, and the thread that runs it.
@@ -56,7 +56,7 @@ class S3Sink:
         return self._run(self.store.put_new(key, parts))
 
     def get(self, key: str) -> bytes:
-        """See Sink.get. Returns an object that prefetch() has fetched."""
+        """See Sink.get. An object that prefetch() has fetched is returned without a request."""
         check_key(key)
         return self._run(self._prefetch.take(key))
 

@@ -1,6 +1,6 @@
 """S3Store: objects of one run in a bucket. Temporary failures are retried.
 
-It is used in one event loop; other threads use `sink.S3Sink`. Keys are relative to the run.
+The store is used in one event loop; other threads use `sink.S3Sink`. Keys are relative to the run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class S3Store:
 
     Args:
         place: Bucket, prefix and options.
-        patience: How long a request is retried before its SinkError. Each method accepts another value in
-            seconds; 0 is one try.
+        patience: Time for which a request is retried before its SinkError. Each method accepts another value
+            in seconds; 0 means one try.
 
     Raises:
         ConfigError, UnsupportedFeature: No engine supports the options.
@@ -65,7 +65,7 @@ class S3Store:
     async def put(
         self, key: str, parts: Sequence[Buffer], patience: float | None = None, *, crc32c: int | None = None
     ) -> None:
-        """Store `parts`, one after the other; durable when it returns. See Sink.put.
+        """Store `parts`, one after the other, durably. See Sink.put.
 
         A cancelled call ends immediately, and the parts are not read afterwards.
 
@@ -74,7 +74,7 @@ class S3Store:
         await self._send(check_key(key), parts, crc32c, patience)
 
     async def put_new(self, key: str, parts: Sequence[Buffer], patience: float | None = None) -> bool:
-        """Like put, but only if the object does not exist. True if it was created. See Sink.put_new.
+        """Store the object only if it does not exist. Return whether it was created. See Sink.put_new.
 
         If a store ignores or refuses If-None-Match, two concurrent writers may both get True.
         """
@@ -144,7 +144,7 @@ class S3Store:
                 key=key,
                 expect=("range",),
             )
-        except S3Error:  # the object is shorter, which is an error for some services
+        except S3Error:  # some services return an error for a shorter object
             return await self.get(key, patience)
         return self._received(data)
 
@@ -187,7 +187,7 @@ class S3Store:
         """
         now = asyncio.get_running_loop().time
         patience = self._patience if patience is None else patience
-        end: float | None = None  # set at the first request or failure, because opening may take long
+        end: float | None = None  # set at the first request or failure, because opening may take a long time
         tries = 0
         repaired: set[str] = set()  # kinds of failures that were repaired; each is repaired once
         while True:
@@ -233,7 +233,7 @@ class S3Store:
         return bytes(data)
 
     async def _is_there(self, key: str, patience: float | None) -> bool:
-        """Whether the object is visible. Without s3:ListBucket a missing one is like a forbidden one."""
+        """Whether the object is visible. Without s3:ListBucket, a missing object seems to be forbidden."""
         full = self.place.key(key)
         try:
             size = await self.request(
@@ -284,7 +284,7 @@ class S3Store:
         try:
             await self.request("put", one, patience, expect=expect, failed=failed)
         finally:
-            for view in views:  # an error's traceback must not keep the caller's memory
+            for view in views:  # the traceback of an error must not keep the caller's memory
                 view.release()
         self._counts["bytes_sent"] += size
 
@@ -305,13 +305,13 @@ class S3Store:
             raise S3Error("settings", message=str(error)) from error
 
     async def _repair(self, failure: S3Error, used: _Opened | None) -> bool:
-        """Renew the credentials or find the bucket's region; False if that cannot help."""
+        """Renew the credentials or find the bucket's region. Return False if neither can help."""
         if failure.kind not in ("credentials", "region") or used is None:
             return False
         async with self._opening:
             if self._closed:
                 return False
-            if used is self._current:  # otherwise another task has repaired it
+            if used is self._current:  # otherwise another task has repaired the engine
                 if failure.kind == "region" and not await self._find_region(failure):
                     return False
                 self._current = None
@@ -319,7 +319,7 @@ class S3Store:
             return True
 
     async def _find_region(self, failure: S3Error) -> bool:
-        """Find the bucket's region; False if it is not a new one."""
+        """Find the bucket's region. Return False if it is not a new region."""
         found = failure.region
         try:
             before = await asyncio.to_thread(AwsChain.of, self.place, region=self.region)
@@ -334,7 +334,7 @@ class S3Store:
 
 
 class _Opened:
-    """An engine with the number of its users; the last user closes it. `async with` is one use."""
+    """An engine with the number of its users, which the last user closes. `async with` is one use."""
 
     def __init__(self, engine: S3Engine) -> None:
         self.engine = engine
@@ -357,7 +357,7 @@ class _Opened:
 
 
 def _pause(tries: int, failure: S3Error) -> float:
-    """Seconds before the next try: random, up to a limit that doubles; at least Retry-After."""
+    """Seconds before the next try: random, up to a limit that doubles with each try; at least Retry-After."""
     limit = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 10))
     return max(random.uniform(0, limit), failure.retry_after or 0.0)
 
