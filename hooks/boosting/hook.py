@@ -122,8 +122,8 @@ class BoostingHook(FromConfiguration, BaseHook):
             ring=ring,
             flusher=flusher,
             close_timeout=close_timeout,
-            # In a job, the other workers would wait for a worker that ends its training. None: StopTraining
-            # is raised.
+            # In a job, the other workers would wait for a worker that ends its training early. There a stop
+            # request calls on_stop, or raises StopTraining.
             on_stop=self._on_stop if world_size == 1 else on_stop,
             rules=rules,
         )

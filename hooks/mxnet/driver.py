@@ -1,4 +1,4 @@
-"""BlockDriver: steps of the MXNet hook, and the times at which it reads each value.
+"""BlockDriver: the steps of the MXNet hook, and the times at which values are read.
 
 Between saved steps, only the registered blocks have a forward pre-hook. In a saved step, forward hooks are
 attached to all blocks inside, and removed when the step ends. Threads: the training thread.
