@@ -1,6 +1,6 @@
 // control_page.hpp: the shared memory of one ring, byte for byte, and the packed cursor word.
 //
-// The parts of the memfd, each of which starts on a new page:
+// The parts of the memfd. Each part starts on a new page:
 //
 //     ControlPage | names | order | slots | data
 //

@@ -31,7 +31,8 @@
 //    with the same b are equal: by 1, b determines the records.) G is written before any H, so a head is
 //    never ahead of G; until it is written, H is too old, which is only stricter for producers (ring.hpp, 2).
 // 4. No record is lost, none is read twice. Between G and the lanes' tails each record has at most one word,
-//    because a lane's records are taken in their order; records without a word are taken after the last word.
+//    because a lane's records are taken in their order; records that have no word are taken after the last
+//    word.
 // 5. The record of a word is readable. The consumer that wrote L(g) had loaded the commit word (acquire)
 //    before its swap (release). The next consumer loads L(g) (acquire), so its load of the commit word is not
 //    older.
