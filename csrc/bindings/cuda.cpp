@@ -98,15 +98,14 @@ void bind_cuda(py::module_& module) {
   note_package_folders();
   module.def(
       "cuda_report", &cuda_report, py::kw_only(), py::arg("folders") = py::none(),
-      "What of CUDA works on this machine: driver, devices with their kernels and way of committing, NVRTC.\n"
-      "Starts CUDA: for a process that ends soon and forks no more. folders: where packages lie that may\n"
-      "bring NVRTC; None is sys.path. Reasons are empty where all is well.");
-  module.def(
-      "compile_kernels", &compile_kernels, py::arg("architecture"), py::kw_only(),
-      py::arg("folders") = py::none(),
-      "The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or "
-      "PTX\n"
-      "where it has no machine code for it. Needs no device. Raises RuntimeError with the compiler's words.");
+      "Report the state of CUDA on this machine: driver, devices with kernels and way of committing, "
+      "NVRTC.\nA reason is empty if the part works. Starts CUDA, so call it only in a process that ends soon "
+      "and does\nnot fork afterwards. folders: folders of packages that may contain NVRTC; None: sys.path.");
+  module.def("compile_kernels", &compile_kernels, py::arg("architecture"), py::kw_only(),
+             py::arg("folders") = py::none(),
+             "Compile the kernels with NVRTC for an architecture (90 is compute capability 9.0). Needs no "
+             "device.\nReturns a cubin, or PTX if NVRTC cannot generate machine code for the architecture. "
+             "Raises RuntimeError\nwith the message of the compiler.");
 }
 
 }  // namespace tdcore

@@ -107,19 +107,28 @@ static_assert(offsetof(TensorStats, min) == 6 * 8 && offsetof(TensorStats, log2_
               "stats_dtype() lists the fields in order");
 
 constexpr const char* kCrcDoc =
-    R"(CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
+    R"(Compute the CRC-32C (Castagnoli) of a contiguous buffer.
 
-crc32c(b, crc32c(a)) is that of a followed by b. Releases the GIL from 256 KiB on. BufferError when not contiguous.)";
+Releases the GIL for 256 KiB or more. Raises BufferError if the buffer is not contiguous.
 
-constexpr const char* kCrcManyDoc = R"(CRC-32C of several ranges of one buffer, as packed uint32 values.
+Args:
+    data: The buffer.
+    seed: Result for the preceding data: crc32c(b, crc32c(a)) is the checksum of a followed by b.)";
 
-offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
-Releases the GIL from 256 KiB in all.)";
+constexpr const char* kCrcManyDoc =
+    R"(Compute the CRC-32C of several ranges of one buffer. Returns packed uint32 values.
+
+Releases the GIL for 256 KiB or more in total. Raises ValueError for a range outside of the data.
+
+Args:
+    data: The buffer.
+    offsets: Buffer of uint64 values: first byte of each range.
+    sizes: Buffer of uint64 values: size of each range in bytes.)";
 
 constexpr const char* kLevelDoc =
-    R"(Instruction set that statistics use: "avx512", "avx2", "neon" or "portable".
+    R"(Return the instruction set of the statistics: "avx512", "avx2", "neon" or "portable".
 
-The environment variable TDCORE_SIMD (portable, avx2, avx512), read at first use, lowers it.)";
+The environment variable TDCORE_SIMD (portable, avx2, avx512), which is read at the first use, sets a lower one.)";
 
 }  // namespace
 
