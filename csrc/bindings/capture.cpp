@@ -1,8 +1,8 @@
-// Ring.capture() and stats(): lists of Python objects into the core.
+// Ring.capture() and stats(): conversion of lists of Python objects for the core.
 //
-// The GIL is held while the objects are read, and kept for small copies: giving it away for a microsecond
-// invites a wait of a switch interval to get it back. It is released for kReleaseBytes or more, and while
-// waiting for room. References to all objects are held until the call ends.
+// The GIL is held while the objects are read, and for small copies, because after a release of a microsecond
+// the thread may wait a switch interval to get the GIL back. The GIL is released for kReleaseBytes or more,
+// and while the call waits for room. References to all objects are held until the call ends.
 #include <pybind11/pybind11.h>
 
 #include <chrono>
@@ -27,15 +27,15 @@ namespace {
 constexpr std::uint64_t kReleaseBytes = 256 * 1024;
 constexpr int kMaxThreads = 64;
 
-/// A list or tuple of the objects; TypeError when there is none to be had.
+/// A list or tuple of the objects. Raises TypeError for an object that is not iterable.
 py::object as_sequence(py::handle tensors) {
   PyObject* sequence = PySequence_Fast(
-      tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (a list, say)");
+      tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (such as a list)");
   if (sequence == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(sequence);
 }
 
-/// One number per tensor, of a fixed width, in any contiguous buffer.
+/// One number per tensor, with a fixed size, in any contiguous buffer.
 class Numbers {
  public:
   Numbers(py::handle source, const char* name, const char* what, Py_ssize_t item_bytes, std::size_t count) {
@@ -63,7 +63,7 @@ class Numbers {
   Py_buffer buffer_{};
 };
 
-/// Fills `requests` from the objects that the reader holds. Returns the bytes that a capture has to read.
+/// Fills `requests` from the objects that the reader holds. Returns the number of bytes to read.
 std::uint64_t plan(ThreadScratch& scratch, std::size_t count, const Numbers& names, const Numbers& flags) {
   std::uint64_t bytes = 0;
   scratch->requests.resize(count);

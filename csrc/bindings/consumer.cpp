@@ -23,8 +23,8 @@ void bind_tables(py::module_& module);  // bindings/tables.cpp
 
 namespace {
 
-/// The consumer with the names read so far. The mutex is for Python threads that share one: calls here run
-/// without the GIL.
+/// A consumer with the names that were read so far. The mutex is for Python threads that share a consumer,
+/// because its calls run without the GIL.
 struct SharedConsumer {
   explicit SharedConsumer(std::vector<std::shared_ptr<RingMemory>> lanes) : consumer(std::move(lanes)) {}
 
@@ -34,7 +34,7 @@ struct SharedConsumer {
   std::vector<Name> names;
 };
 
-/// A drain, its file plan, and the memory that both point into. One thread at a time.
+/// A drain, its file plan, and the memory to which both refer. One thread at a time.
 struct SharedDrained {
   std::shared_ptr<SharedConsumer> owner;
   DrainedBatches drained;
@@ -89,7 +89,7 @@ std::shared_ptr<SharedDrained> drain_records(const std::shared_ptr<SharedConsume
 
 void release_records(SharedConsumer& self, SharedDrained& drained) {
   if (drained.owner.get() != &self) throw py::value_error("this Drained came from another Consumer");
-  if (drained.released) throw py::value_error("this Drained has been released already");
+  if (drained.released) throw py::value_error("this Drained has already been released");
   const std::lock_guard lock(self.mutex);
   release(self.consumer, drained.drained);
   drained.released = true;
@@ -133,7 +133,7 @@ void request_stop(SharedConsumer& self, const std::string& text) {
                           " bytes of text, got " + std::to_string(text.size()));
   }
   const std::lock_guard lock(self.mutex);
-  (void)self.consumer.request_stop(text);  // false only in a forked child, where nothing is done
+  (void)self.consumer.request_stop(text);  // false only in a forked child, where the call has no effect
 }
 
 bool try_post_request(SharedConsumer& self, const std::string& text) {
@@ -147,7 +147,7 @@ bool try_post_request(SharedConsumer& self, const std::string& text) {
 
 // ---- Drained
 
-/// The names that the rows with payload need, by id. Looked up before the GIL is released.
+/// The names of the rows with payload, by id. Copied before the GIL is released.
 std::vector<std::string> needed_names(const DrainedBatches& drained, const py::sequence& names) {
   const std::size_t known = py::len(names);
   std::vector<std::string> result;
@@ -163,9 +163,10 @@ std::vector<std::string> needed_names(const DrainedBatches& drained, const py::s
 std::uint64_t plan(SharedDrained& self, const py::sequence& names, const std::string& run_id) {
   if (self.released)
     throw py::value_error(
-        "plan_segment() must come before release(): the payloads' space has been given back");
+        "plan_segment() must be called before release(): the space of the payloads has been released");
   if (!self.owner->consumer.usable())
-    throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
+    throw std::runtime_error(
+        "plan_segment() cannot be called in a forked child: the ring belongs to the parent");
   const std::vector<std::string> texts = needed_names(self.drained, names);
   const py::gil_scoped_release unlocked;
   self.segment =
@@ -176,7 +177,7 @@ std::uint64_t plan(SharedDrained& self, const py::sequence& names, const std::st
 py::list segment_parts(const std::shared_ptr<SharedDrained>& self) {
   if (self->released)
     throw py::value_error(
-        "segment_parts() must come before release(): the payloads' space has been given back");
+        "segment_parts() must be called before release(): the space of the payloads has been released");
   py::list parts;
   for (const SegmentPiece& piece : self->segment.pieces())
     parts.append(view_of(self, piece.data, piece.bytes));

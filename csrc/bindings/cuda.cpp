@@ -1,4 +1,4 @@
-// What doctor and CI ask of CUDA: a report of the machine, and the kernels compiled without a device.
+// CUDA functions for `tdcore doctor` and CI: a report on the machine, and kernels compiled without a device.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -74,8 +74,8 @@ py::bytes compile_kernels(int architecture, const Folders& folders) {
   return py::bytes(image);
 }
 
-/// Where packages lie that may bring NVRTC: sys.path as it is when the extension is imported. Nothing is
-/// looked for before a device needs it.
+/// Stores sys.path at the time when the extension is imported: folders of packages that may contain NVRTC.
+/// The folders are searched only when a device needs NVRTC.
 void note_package_folders() {
   std::vector<std::string> folders;
   PyObject* const path = PySys_GetObject("path");  // borrowed
@@ -84,7 +84,7 @@ void note_package_folders() {
     if (!py::isinstance<py::str>(folder)) continue;
     const char* const text = PyUnicode_AsUTF8(folder.ptr());
     if (text == nullptr) {
-      PyErr_Clear();  // a path that is not a text: nothing of NVIDIA's is in it
+      PyErr_Clear();  // a path that is not valid text contains no package of NVIDIA
     } else if (text[0] != '\0') {
       folders.emplace_back(text);
     }

@@ -1,7 +1,7 @@
-// Captures that meet devices, and what Python may ask of a ring's devices. Adds to class Ring.
+// Captures of tensors on devices, and methods of class Ring for devices.
 //
-// Captures enqueue with the GIL held (microseconds); it is given away while a device is set up and while a
-// capture waits for room.
+// Captures enqueue work with the GIL held (microseconds). The GIL is released while a device is set up and
+// while a capture waits for room.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -55,12 +55,13 @@ void close_ring(DeviceRing& self) {
 
 void use_device(const DeviceRing& self, int device, py::handle capsule, bool host_tensors) {
   DeviceSet* const devices = self.devices();
-  if (devices == nullptr) throw py::value_error("the ring has no device lanes; give it device_lanes=1");
-  // A factory is copied, a device is not.
+  if (devices == nullptr)
+    throw py::value_error("the ring has no device lanes; create the Ring with device_lanes=1");
+  // A factory must be copyable, and a device is not, so the device is in a shared pointer.
   const auto given = std::make_shared<std::unique_ptr<Device>>(take_device(capsule));
   if (!devices->set_factory(device, [given](int, std::string&) { return std::move(*given); }))
     throw py::value_error("device " + std::to_string(device) +
-                          " is in use already; replace it before the first capture");
+                          " is already in use; replace it before the first capture");
   if (host_tensors) devices->redirect_host(device);
 }
 
@@ -68,7 +69,7 @@ void use_device(const DeviceRing& self, int device, py::handle capsule, bool hos
 
 CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
                                    const StepContext& step_context) {
-  (void)devices.take_read();  // given back here, with the GIL
+  (void)devices.take_read();  // exports are released here, with the GIL
   for (const TensorRequest& request : scratch->requests) {
     const TensorView& view = request.tensor;
     if (request.status != EntryStatus::kOk) continue;

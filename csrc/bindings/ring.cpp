@@ -1,5 +1,5 @@
-// The trainer's side of the ring: class Ring, without capture() (bindings/capture.cpp) and what concerns
-// devices (bindings/device.cpp), which are added to it.
+// The trainer's side of the ring: class Ring. bindings/capture.cpp adds capture(), and bindings/device.cpp
+// adds the methods for devices.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -66,14 +66,14 @@ std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t sl
   config.device_lane_slots = device_lane_slots;
   config.device_arena_bytes = device_arena_bytes;
   try {
-    const py::gil_scoped_release unlocked;  // taking the memory lasts about 0.3 s per GiB
+    const py::gil_scoped_release unlocked;  // allocation takes about 0.3 s per GiB
     return std::make_shared<DeviceRing>(config, &cuda::open_cuda_device);
   } catch (const std::system_error& error) {
     throw_os_error(error);
   }
 }
 
-/// Of UTF-8 text.
+/// Whether UTF-8 text has more than kMostNameChars characters.
 bool is_too_long(std::string_view name) noexcept {
   if (name.size() <= kMostNameChars) return false;
   const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
@@ -121,7 +121,7 @@ py::dict progress(const DeviceRing& self) {
   return result;
 }
 
-/// A method of Ring as a method of the bound class.
+/// Wraps a method of Ring as a method of the bound class.
 template <typename Result, typename... Arguments>
 auto of_ring(Result (Ring::*method)(Arguments...) const) {
   return [method](const DeviceRing& self, Arguments... arguments) -> Result {

@@ -1,4 +1,4 @@
-// Tables of words and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
+// Tables of names and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace {
 
 // ---- write_file
 
-/// Contiguous views of Python buffers, held for as long as this lives.
+/// Contiguous views of Python buffers, held until destruction.
 class Views {
  public:
   explicit Views(const py::sequence& parts) {
@@ -65,7 +65,7 @@ int write_parts(const py::object& path, const py::sequence& parts, bool direct, 
 
 // ---- Tables
 
-/// NumPy's dict form of a dtype: a list of columns with their places.
+/// NumPy's dict form of a dtype: a list of columns with their offsets.
 class Columns {
  public:
   void add(const char* name, const py::object& format, std::size_t offset) {

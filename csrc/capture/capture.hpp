@@ -3,8 +3,8 @@
 //
 // A call writes as few records as possible: all tensors share one record, as long as it stays within
 // ring.max_record_bytes(). A tensor that does not fit into one record is written as several parts, flat
-// ranges of its elements in C order, each with its own statistics. Tensors of which only statistics are
-// requested are never split. Strided input is gathered in blocks, without a copy of the whole tensor.
+// ranges of its elements in C order, each with its own statistics. Tensors whose values are not requested
+// are never split. Strided input is gathered in blocks, without a copy of the whole tensor.
 //
 // A tensor that is not stored as requested is counted once, in the ring, with a reason:
 //   skipped (reason in the request, or detected here) -> a row with the reason, and the count
