@@ -264,12 +264,12 @@ void a_word_that_does_not_arrive_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.drop_stream_writes = true;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kCommitKernel);
-  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is not seen by the host");
+  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is not visible to the host");
   bench.device.reset();
   bench.fake.drop_commit_kernel = true;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
   REQUIRE(bench.device->info().commit_mode_reason ==
-          "a write in stream order is not seen by the host; a commit kernel is not seen by the host");
+          "a write in stream order is not visible to the host; a commit kernel is not visible to the host");
 }
 
 void a_word_that_arrives_before_its_bytes_takes_the_next_commit_mode() {
@@ -277,14 +277,14 @@ void a_word_that_arrives_before_its_bytes_takes_the_next_commit_mode() {
   bench.fake.late_copies = true;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
   REQUIRE(bench.device->info().commit_mode_reason.starts_with(
-      "a write in stream order is seen before what was copied"));
+      "a write in stream order is visible before the copied bytes"));
 }
 
 void a_refused_write_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.failing["cuStreamWriteValue64"] = 801;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kCommitKernel);
-  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is refused by the device");
+  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is rejected by the device");
 }
 
 void a_busy_device_polls() {
