@@ -1,4 +1,4 @@
-"""Checks the arguments that the hooks of all frameworks have in common. Pure functions, any thread."""
+"""Checks of the arguments that the hooks of all frameworks share. Pure functions, any thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hook_config(
     save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None,
     **settings: Any,
 ) -> HookConfig:
-    """Check the common arguments of hooks and return them as one value. Raises ConfigError."""
+    """Check the arguments that all hooks share, and return them as a HookConfig. Raises ConfigError."""
     if export_tensorboard or tensorboard_dir is not None:
         raise UnsupportedFeature("export_tensorboard and tensorboard_dir are not supported yet; remove them")
     if not isinstance(out_dir, (str, os.PathLike)):

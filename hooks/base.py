@@ -1,11 +1,11 @@
 """The part of a hook that is independent of the framework: collections, scalars, requests, errors, close().
 
-A framework's hook calls `_begin_step` at the start of every step, reads from the plan what to capture, and
-passes tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
+A framework's hook calls `_begin_step` at the start of every step, selects tensors by the plan of the step,
+and passes them to the recorder. clock.py decides in which steps a tensor is captured, plan.py in which form.
 
 Threads: set-up, steps and close() in the training thread; the recorder from any thread.
 Errors: bad arguments raise at the call. While the training runs, no error of tdcore reaches it except
-StopTraining: `_fault` switches the faulty part off, logs the error once, and stores it in the run.
+StopTraining: `_fault` switches off the part that failed, logs the error once, and stores it in the run.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _MAX_EPOCH = 1 << 53  # larger numbers are not exact in the statistics of a row
 
 
 class BaseHook(HookState, StepStateDict):
-    """Collections, modes, scalars, stop requests. Users create hooks of its subclasses."""
+    """Collections, modes, scalars, stop requests. Users create instances of the subclasses."""
 
     framework: ClassVar[str]
-    _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to those of all hooks
+    _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to the collections of all hooks
     _clock: Clock
 
     def __init__(
@@ -80,13 +80,13 @@ class BaseHook(HookState, StepStateDict):
     ) -> None:
         given, config = config, with_rules(config, rules) if rules else config
         self.config = config
-        self._mode = 0  # ModeKeys value, 0 while it follows the model
-        self._epoch: int | None = None  # epoch of the next saved step; None if the ring has it already
+        self._mode = 0  # ModeKeys value, 0 while the mode follows the model
+        self._epoch: int | None = None  # epoch of the next saved step; None if the ring already has the epoch
         self._faults: dict[str, str] = {}
         self._warn = Warner()
-        self._unmarked = True  # something was captured, or may be, since the last mark
+        self._unmarked = True  # a tensor was captured, or may have been captured, since the last mark
         workers = expected_workers(config.include_workers, world_size, self._warn)
-        self._off = disabled() or worker_name(rank) not in workers  # or closed, or in a forked child
+        self._off = disabled() or worker_name(rank) not in workers  # also after close() and in a forked child
         self._session: Session | None = None
         self._ring: Any = NullRing()
         if not self._off and not config.dry_run:
@@ -103,7 +103,7 @@ class BaseHook(HookState, StepStateDict):
                 close_timeout=close_timeout,
             )
             self._ring = self._session.ring
-        self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
+        self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: call _check_control()
         self._collections = CollectionManager(self._further_collections)
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
@@ -139,15 +139,15 @@ class BaseHook(HookState, StepStateDict):
         Lightning and Hugging Face call this method themselves.
 
         Args:
-            epoch: A whole number from 0 to 2 ** 53, counted as the script counts.
+            epoch: Number of the epoch in the script, a whole number from 0 to 2 ** 53.
         """
         number = whole("epoch", epoch)
         if number > _MAX_EPOCH:
-            raise ConfigError(f"epoch must be at most {_MAX_EPOCH}, got a number above it")
+            raise ConfigError(f"epoch must be at most {_MAX_EPOCH}, got a larger number")
         self._epoch = number
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
-        """Add a collection, or update the collection of that name. It is saved from the next step on."""
+        """Add a collection, or update the collection of that name, for all steps from the next one on."""
         found = self._collections.add(collection)
         self._clock.include(found.name)
         return found
@@ -157,14 +157,14 @@ class BaseHook(HookState, StepStateDict):
     ) -> None:
         """Record a number as "scalar/<name>".
 
-        It is recorded at every call, unless the collection "scalars" has a save_config.
+        The number is recorded at every call, unless the collection "scalars" has a save_config.
 
         Args:
             name: Name of the scalar.
             value: A number, or a tensor or array with one element.
-            sm_metric: For the metrics of the older library's service, which tdcore does not send. If it is
-                set, a warning is logged once and the number is recorded.
-            timestamp: As sm_metric. The recorded time is the time of the call.
+            sm_metric: Accepted because smdebug has this argument. tdcore sends no metrics to a service; if
+                the argument is set, a warning is logged once, and the number is recorded.
+            timestamp: Accepted in the same way. The recorded time is the time of the call.
         """
         if sm_metric or timestamp is not None:
             self._warn(_NO_METRICS)
@@ -194,7 +194,7 @@ class BaseHook(HookState, StepStateDict):
         self._save("record_tensor_value", self._values.functional_loss, tensor_name, tensor_value)
 
     def counters(self) -> Counters:
-        """Numbers of captured and dropped tensors so far. With dry_run: those that would be captured."""
+        """Numbers of tensors captured and dropped so far. With dry_run: tensors that would be captured."""
         if self._session is not None:
             return self._session.counters()
         counters: Counters = self._ring.counters()
@@ -211,8 +211,8 @@ class BaseHook(HookState, StepStateDict):
     def flush(self, timeout: timedelta | None = None) -> bool:
         """Wait until everything captured so far can be read in the run, without ending the capture.
 
-        The current step continues; its later tensors are not captured early. Never raises. Usually it takes
-        about a second.
+        The current step continues; its later tensors are not captured early. This method never raises, and
+        usually takes about a second.
 
         Args:
             timeout: Maximum time to wait. None: close_timeout of the hook.
@@ -232,7 +232,7 @@ class BaseHook(HookState, StepStateDict):
     def close(self) -> CloseReport | None:
         """End the capture, remove all hooks from the framework, and wait until the last data is written.
 
-        May be called again.
+        A further call has no effect and returns the same report.
 
         Returns:
             Counts and state of the capture; None if nothing was written (dry_run, or a worker that captures
@@ -263,13 +263,13 @@ class BaseHook(HookState, StepStateDict):
     def __del__(self) -> None:
         """Write the notes of close() if the hook is deleted without close(), as at the end of main()."""
         if "_shortfalls" in self.__dict__ and not self._off:
-            self._guarded("what is missing", self._report_shortfalls)
+            self._guarded("report of missing tensors", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
 
     # For the framework's hook ---------------------------------------------------------------------------
 
     def _last_complete_step(self) -> int:
-        """The last complete step when the next step begins: no more tensors of it will be captured."""
+        """The last complete step when the next step begins: a step without further captures."""
         return self._clock.last
 
     def _finish(self) -> None:
@@ -279,7 +279,7 @@ class BaseHook(HookState, StepStateDict):
         """Remove all hooks from the framework. May be called again; never raises."""
 
     def _missing(self) -> Iterator[str]:
-        """Yield a sentence for each thing that was requested and not recorded. Called once, at the end."""
+        """Yield a sentence for each requested item that was not recorded. Called once, at the end."""
         return self._shortfalls.of_collections(Possible())
 
     def _switch_off(self, part: str) -> None:
@@ -287,11 +287,14 @@ class BaseHook(HookState, StepStateDict):
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:
-        """The "prod" or "abs_prod" of all elements, as float64. Overridden for a framework's tensors."""
+        """The product ("prod") or absolute product ("abs_prod") of all elements, as float64.
+
+        The hook of a framework overrides this function for the framework's tensors.
+        """
         return array_product(tensor, product)
 
     def _begin_step(self, mode: int) -> Plan | None:
-        """Start the next step in the mode (a ModeKeys value). Return its plan; None: it saves nothing."""
+        """Start the next step in the mode (a ModeKeys value). Return its plan; None if it saves nothing."""
         if self._names.changed:
             self._send_collections()
         if self._unmarked:
@@ -323,7 +326,7 @@ class BaseHook(HookState, StepStateDict):
         warn_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
-        """Handle each request once: to capture more, and to stop (raises StopTraining, or calls on_stop)."""
+        """Handle requests to capture more, and stop requests (raises StopTraining, or calls on_stop)."""
         if self._session is None:
             return
         text = self._session.take_request()
@@ -332,7 +335,7 @@ class BaseHook(HookState, StepStateDict):
         self._stop_requests.handle(self._session.stop_request())
 
     def _check_control_guarded(self) -> None:
-        """As _check_control(); StopTraining is the only exception that leaves it."""
+        """Call _check_control(). Raises StopTraining only; other exceptions are logged."""
         try:
             self._check_control()
         except StopTraining:
@@ -353,7 +356,11 @@ class BaseHook(HookState, StepStateDict):
         self._faults[part] = f"{type(error).__name__}: {error}"
         self._notes["faults"] = self._faults
         self._switch_off(part)
-        _log.warning("tdcore: %s is switched off after an error; the training goes on", part, exc_info=error)
+        _log.warning(
+            "tdcore: the part %r of the hook failed and may record nothing more; the training continues",
+            part,
+            exc_info=error,
+        )
 
     # Private --------------------------------------------------------------------------------------------
 
@@ -362,7 +369,7 @@ class BaseHook(HookState, StepStateDict):
             self._guarded("close", self._finish)
             self._guarded("devices", warn_refusals, self._ring, self._warn)
             self._guarded("ring size", warn_growth_refusal, self._ring, self._warn)
-            self._guarded("what is missing", self._report_shortfalls)
+            self._guarded("report of missing tensors", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
             self._off = True
 
@@ -370,7 +377,7 @@ class BaseHook(HookState, StepStateDict):
         """Note in the run, and log, requested tensors that were not recorded."""
         failed = "exception" in self._notes or sys.exc_info()[0] is not None
         if self._session is None or (failed and self._clock.last <= self._clock.now.first):
-            return  # an error in the first step explains it
+            return  # an error in the first step explains the missing tensors
         for each in self._missing():
             self._notes["not_recorded"] = [*self._notes.get("not_recorded", ()), each]
             self._warn(f"not recorded: {each}")

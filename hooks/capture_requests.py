@@ -1,7 +1,7 @@
 """Requests in the control folder to capture more for some steps. Independent of the framework.
 
-A request becomes a collection of its own, "capture_more/<number>", that is saved at every step until its
-steps are over. Each request and its result are in collections.json under "capture_requests".
+Each request adds a collection, "capture_more/<number>", which is saved at every step until the requested
+number of steps is reached. Each request and its result are in collections.json under "capture_requests".
 Threads: apply() by one thread at a time.
 """
 
@@ -25,7 +25,7 @@ REQUESTED = "capture_more/"  # prefix of the name of a request's collection
 
 
 class CaptureRequests:
-    """Applies requests to a hook's collections from its next step on.
+    """Requests that are applied to a hook's collections from the next step on.
 
     notes: notes of the run; each request is stored there.
     """
@@ -37,10 +37,10 @@ class CaptureRequests:
         self._clock = clock
         self._names = names
         self._notes = notes
-        self._number = 0  # of the next request; requests arrive in order of their numbers, each once
+        self._number = 0  # number of the next request; requests arrive in order, each once
 
     def apply(self, text: str) -> None:
-        """Apply a request. An invalid request is noted and ignored. text: of the request."""
+        """Apply a request. An invalid request is noted and ignored. text: the request as JSON."""
         number, self._number = self._number, self._number + 1
         note: dict[str, Any] = {"number": number}
         try:

@@ -1,7 +1,7 @@
-"""Clock: the number and mode of a hook's current step, and the collections that it saves.
+"""Clock: the number and mode of a hook's current step, and the collections that the step saves.
 
-Independent of the framework. A step is counted once over all modes and once within its mode. As in the older
-library, the step within the mode decides whether the step is saved. A step that saves nothing costs some
+Independent of the framework. A step is counted once over all modes and once within its mode. As in smdebug,
+the step within the mode decides whether the step is saved. A step that saves nothing costs some
 additions and comparisons. Steps can interleave: a hook may leave a step, begin another one, and continue the
 first. Threads: begin() by one thread at a time; all other methods from any thread.
 """
@@ -26,7 +26,7 @@ __all__ = ["Clock", "CurrentStep", "StepId", "SuspendedStep"]
 
 _NEVER = sys.maxsize
 
-Schedule = list[tuple[SaveConfigMode, tuple[str, ...]]]  # names of the collections that are saved then
+Schedule = list[tuple[SaveConfigMode, tuple[str, ...]]]  # steps, and names of the collections saved at them
 
 
 class StepId(NamedTuple):
@@ -46,7 +46,7 @@ class SuspendedStep(NamedTuple):
 
 
 class CurrentStep:
-    """The current step. It has no references, so that every part of a hook can refer to it."""
+    """The current step. It refers to no other object, so every part of a hook can refer to it."""
 
     __slots__ = ("_expected", "calls", "first", "mode", "mode_step", "step")
 
@@ -63,14 +63,14 @@ class CurrentStep:
         return StepId(max(self.step, self.first), self.mode, max(self.mode_step, 0))
 
     def next_call(self, name: str) -> int:
-        """Return how often the name was counted in this step already, and count it."""
+        """Count a capture of the name in this step. Return the number of earlier captures."""
         calls = self.calls
-        call = calls[name]  # without a call in between, so that no other thread gets the GIL
+        call = calls[name]  # no call before the assignment, so that no other thread gets the GIL
         calls[name] = call + 1
         return call
 
     def expect(self, name: str) -> None:
-        """Prepare a name that every saved step counts: counting it is then a third of the work."""
+        """Prepare a name that every saved step counts. Counting a prepared name costs a third."""
         self._expected[name] = 0
 
     def forget_calls(self, *, saved: bool) -> None:
@@ -87,7 +87,7 @@ class CurrentStep:
 
 
 class Clock:
-    """Counts steps and holds the plan of the current one."""
+    """Counter of the steps of all modes, with the plan of the current step."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Clock:
     ) -> None:
         self.now = CurrentStep()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
-        self._before = list(self.mode_steps)  # at the start of this attempt
-        self.plan: Plan | None = None  # of the current step; None: it saves nothing
+        self._before = list(self.mode_steps)  # mode_steps at the start of this attempt
+        self.plan: Plan | None = None  # plan of the current step; None: it saves nothing
         self.last = -1  # the highest global step that has begun
         self.saving = 0  # number of saved steps that have begun
-        # called when collections changed
+        # Called when collections have changed.
         self.on_refresh: Callable[[], Callable[[], None] | None] = _no_callback
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
         self._config = config
@@ -124,7 +124,7 @@ class Clock:
     def include_configured(self) -> None:
         """Save the collections that the configuration of the hook names."""
         config = self._config
-        self.include(CollectionKeys.LOSSES)  # always saved, as in the older library
+        self.include(CollectionKeys.LOSSES)  # always saved, as in smdebug
         for entry in config.collections:
             self._collections.add(entry)
             self.include(entry.name)
@@ -160,7 +160,7 @@ class Clock:
         self.set_first_mode(self.now.mode)
 
     def begin(self, mode: int) -> Plan | None:
-        """Start the next step in the mode (a ModeKeys value). Return its plan; None: it saves nothing."""
+        """Start the next step in the mode (a ModeKeys value). Return its plan; None if it saves nothing."""
         steps = self.mode_steps
         now = self.now
         mode_step = steps[mode] = steps[mode] + 1
@@ -180,7 +180,7 @@ class Clock:
         return plan
 
     def withdraw(self) -> None:
-        """Take back the step that was begun last, because it did not run. Nothing of it may be captured."""
+        """Undo the last begin(), because the step did not run. No tensor of it may have been captured."""
         mode = self.now.mode
         self.saving -= self.plan is not None
         self.plan = None
@@ -197,7 +197,7 @@ class Clock:
         return self.mode_steps[mode] + steps >= self._next_saved[mode]
 
     def leave(self) -> SuspendedStep:
-        """Return the current step, to be continued later. Another step begins or is continued next."""
+        """Suspend the current step and return it. The caller then begins or continues another step."""
         now = self.now
         context = SuspendedStep(StepId(now.step, now.mode, now.mode_step), self.plan, now.calls)
         now.calls = defaultdict(int)
@@ -276,7 +276,7 @@ class Clock:
                 over = True
             elif after < following:
                 following = after
-        if over:  # requests to capture more leave many such collections
+        if over:  # each request to capture more leaves a collection without further steps
             self._schedules[mode] = [
                 each for each in schedule if each[0].next_saved_step(mode_step + 1) is not None
             ]
@@ -284,7 +284,7 @@ class Clock:
         return self._plans.get(due) or self.plan_of(due) if due else None
 
     def _schedule(self, mode: int) -> Schedule:
-        """The saved collections, grouped by their save configuration; mostly there is one group."""
+        """The saved collections, grouped by their save configuration; usually there is one group."""
         known = self._schedules.get(mode)
         if known is None:
             groups: dict[SaveConfigMode, tuple[str, ...]] = {}
@@ -312,7 +312,8 @@ class Clock:
             name = collection.name
             if collection.is_filled and name not in self.included:
                 self._warn(
-                    f"collection {name!r} is not saved: name it in include_collections or add_collection()"
+                    f"collection {name!r} is not saved: add its name to include_collections, or call "
+                    "add_collection()"
                 )
             if name in self.included and not collection.selects and name != CollectionKeys.DEFAULT:
                 self._warn(

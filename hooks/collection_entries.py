@@ -14,7 +14,7 @@ __all__ = ["collection_entries"]
 def collection_entries(
     collections: CollectionManager, included: Names[str], config: HookConfig
 ) -> dict[str, dict[str, Any]]:
-    """Entries by name, of collections that are saved or have a tensor. included: names of saved ones."""
+    """Entries, by name, of collections that are saved or have a tensor. included: the saved collections."""
     entries: dict[str, dict[str, Any]] = {}
     for collection in collections:
         if collection.name not in included and not collection.seen:

@@ -1,4 +1,4 @@
-"""Ways to make a hook from a configuration. The hooks of all frameworks have them.
+"""Class methods that create a hook from a configuration. The hooks of all frameworks have them.
 
 Threads: the training thread.
 """
@@ -22,11 +22,11 @@ _given: ContextVar[HookConfig | None] = ContextVar(
 
 
 def given_config(out_dir: str | os.PathLike[str], **arguments: Any) -> HookConfig:
-    """The configuration of from_config() within that call, else one of the arguments of a hook.
+    """The configuration passed to from_config() during that call, otherwise one made from the arguments.
 
     Args:
         out_dir: Local folder or URL of the run.
-        arguments: As those of arguments.hook_config().
+        arguments: Further arguments of arguments.hook_config().
 
     Raises:
         ConfigError: An argument is invalid.
@@ -35,12 +35,12 @@ def given_config(out_dir: str | os.PathLike[str], **arguments: Any) -> HookConfi
 
 
 def is_given() -> bool:
-    """Whether a hook is made by from_config()."""
+    """Whether from_config() is creating a hook."""
     return _given.get() is not None
 
 
 class FromConfiguration:
-    """The class methods of a hook that make a hook from a configuration."""
+    """Class methods that create a hook from a configuration."""
 
     @classmethod
     def from_config(cls: type[_HookT], config: HookConfig, **options: Any) -> _HookT:
@@ -51,7 +51,7 @@ class FromConfiguration:
 
         Args:
             config: The configuration.
-            options: The arguments of the hook that the configuration does not have.
+            options: Arguments of the hook that are not part of the configuration.
         """
         token = _given.set(config)
         try:
@@ -63,11 +63,11 @@ class FromConfiguration:
     def create_from_json_file(
         cls: type[_HookT], json_file_path: str | os.PathLike[str] | None = None, **options: Any
     ) -> _HookT:
-        """Create a hook from a JSON file in the format of the older library.
+        """Create a hook from a JSON file in the format of smdebug.
 
         Args:
             json_file_path: The file. None: the default paths in tdcore.config.hook_json.
-            options: The arguments of the hook that the configuration does not have.
+            options: Arguments of the hook that are not part of the configuration.
 
         Raises:
             ConfigError: The file is missing or invalid.

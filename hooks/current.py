@@ -1,9 +1,9 @@
 """The current hook of the process: get_hook(), set_hook(), del_hook().
 
 The current hook is the newest open hook: the newest one that was created, or the one that set_hook() made
-current. A hook that a script creates is not kept alive here, so it ends with its model. A hook that
-get_hook() created or set_hook() made current is kept alive until it is closed or del_hook() is called. When a
-hook is closed, the hook before it becomes current again. Threads: any.
+current. A hook that a script creates is not kept alive by this module, so the hook is deleted with its model.
+A hook that get_hook() created or set_hook() made current is kept alive until it is closed or del_hook() is
+called. When a hook is closed, the hook before it becomes current again. Threads: any.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def get_hook(
 
     Args:
         json_config_path: File with the configuration of a new hook. None: the path in TDCORE_CONFIG or
-            SMDEBUG_CONFIG_FILE_PATH, or the path of the older service.
+            SMDEBUG_CONFIG_FILE_PATH, or smdebug's default path.
         create_if_not_exists: If there is no current hook, create one from that configuration; under
             `tdcore run`, from the configuration of the command. Without a configuration the result is None,
             nothing is recorded, and a warning is logged.
@@ -61,16 +61,16 @@ def get_hook(
     if json_config_path is None and find_hook_file() is None:
         _log.warning(
             "tdcore: get_hook(create_if_not_exists=True) found no configuration and returns None, so nothing "
-            "is recorded; set TDCORE_CONFIG to a JSON file, or make a Hook(out_dir)"
+            "is recorded; set TDCORE_CONFIG to the path of a JSON file, or create a Hook(out_dir)"
         )
         return None
-    made = hook_class.create_from_json_file(json_config_path)  # type: ignore[attr-defined]  # of every framework
+    made = hook_class.create_from_json_file(json_config_path)  # type: ignore[attr-defined]  # all hooks
     set_hook(made)
     return made  # type: ignore[no-any-return]
 
 
 def set_hook(custom_hook: BaseHook) -> None:
-    """Make this hook the current one, and keep it alive until it is closed. Raises ConfigError."""
+    """Make a hook current, and keep it alive until it is closed. Raises ConfigError for other objects."""
     from tdcore.hooks.base import BaseHook
 
     if not isinstance(custom_hook, BaseHook):
@@ -81,13 +81,13 @@ def set_hook(custom_hook: BaseHook) -> None:
 
 
 def del_hook() -> None:
-    """Make no hook current. The hooks that were created so far record until they are closed."""
+    """Make no hook current. Open hooks continue to record until they are closed."""
     _open.clear()
     _kept.clear()
 
 
 def offer(make: Callable[[], BaseHook]) -> None:
-    """Make get_hook() create hooks with `make`, unless it gets a path."""
+    """Make get_hook() create hooks with `make`, unless its caller passes a path."""
     _makers[:] = [make]
 
 

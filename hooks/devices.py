@@ -31,7 +31,7 @@ def warn_refusals(ring: Any, warn: Callable[[str], None]) -> None:
 
 
 def warn_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
-    """Log once that the ring found no memory to grow. Captures without room are counted as dropped."""
+    """Log once that the ring could not allocate memory to grow. Captures without room count as dropped."""
     refusal = ring.growth_refusal()
     if refusal:
         warn(f"the ring cannot grow, so RingConfig.when_full applies sooner: {refusal}")

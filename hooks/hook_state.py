@@ -46,24 +46,25 @@ class HookState:
 
     config: HookConfig
     _clock: StepCounts
-    _mode: int  # ModeKeys value, 0 while it follows the model
+    _mode: int  # ModeKeys value, 0 while the mode follows the model
     _collections: CollectionManager
 
     @property
     def save_config(self) -> SaveConfig:
-        """When tensors are saved, unless their collection has its own settings."""
+        """Steps at which tensors are saved, unless their collection has its own settings."""
         return self.config.save_config
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """The form in which tensors are saved, unless their collection has its own settings."""
+        """Form in which tensors are saved, unless their collection has its own settings."""
         return self.config.reduction_config
 
     @property
     def include_collections(self) -> list[str]:
         """Names of the saved collections, including those that were added after the start.
 
-        This is a new list. To add a collection, call `add_collection()`; changes of the list have no effect.
+        Each call returns a new list, whose changes have no effect. To add a collection, call
+        `add_collection()`.
         """
         return list(self._clock.included)
 
@@ -73,9 +74,9 @@ class HookState:
         return self._collections
 
     def get_collection(self, name: str, create: bool = True) -> Collection:
-        """The collection of a name. It is saved if include_collections contains the name.
+        """The collection with this name. It is saved if include_collections contains the name.
 
-        create: create an empty collection if there is none.
+        create: Create an empty collection if there is none.
         """
         return self._collections.get(name, create)
 
@@ -90,7 +91,7 @@ class HookState:
 
     @property
     def global_step(self) -> int:
-        """The current step over all modes, from 0. Before the first step: -1, or that of the checkpoint."""
+        """The current step over all modes, from 0. Before the first step: -1, or the checkpoint's."""
         return self._clock.now.step
 
     @property

@@ -43,7 +43,7 @@ class _NoSteps:
 
 
 class Hook(HookState):
-    """Replaces the hook of a framework. out_dir: nothing is created there."""
+    """Replacement of a framework's hook. Nothing is created in out_dir."""
 
     framework: ClassVar[str] = "none"
 
@@ -109,10 +109,10 @@ class Hook(HookState):
     def save_tensor(
         self, tensor_name: str, tensor_value: Any, collections_to_write: str | Iterable[str] = "default"
     ) -> None:
-        """Records nothing."""
+        """Do nothing: the tensor is not recorded."""
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
-        """Records nothing."""
+        """Do nothing: the value is not recorded."""
 
     def backward_hook(self, tname: str) -> Callable[[Any], None]:
         """Return a function that records nothing."""

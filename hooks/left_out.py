@@ -23,7 +23,7 @@ NO_TEXT = "it is not valid Unicode text"
 
 
 def unfit(name: str) -> str:
-    """Why readers refuse the name, as a clause; "" if they accept it."""
+    """Reason why readers reject the name, as a clause; "" if they accept it."""
     if len(name) > MAX_NAME_CHARS:
         return TOO_LONG
     try:
@@ -62,7 +62,7 @@ class LeftOutNames:
         """Log messages, one for each reason. Later names do not change the messages."""
         first = {why: name for name, why in reversed(self._examples.items())}
         return [
-            f"tensors whose names are left out are not recorded, the first is {name!r}: {why}. The note "
-            f"{LEFT_OUT_NOTE!r} of the run has their number"
+            f"tensors are not recorded because their names cannot be stored, the first is {name!r}: {why}. "
+            f"The note {LEFT_OUT_NOTE!r} of the run has the number of these tensors"
             for why, name in first.items()
         ]

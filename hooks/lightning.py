@@ -5,13 +5,13 @@
     trainer = Trainer(callbacks=[HookCallback("runs/demo", save_all=True)])
 
 A run is one `trainer.fit()`, without its sanity check. A step is one batch. Its mode is TRAIN, or EVAL for
-batches of a validation. Module outputs are captured when training_step or validation_step calls the modules,
+validation batches. Module outputs are captured when training_step or validation_step calls the modules,
 with or without the LightningModule's own forward. The value that is passed to backward() is "loss_output_0".
 A request to stop sets `trainer.should_stop`. Checkpoints contain the step numbers, and `fit(ckpt_path=...)`
-continues them. The callback has no function that Hook does not have.
+continues them. All functions of the callback are also available through Hook.
 
 The trainer runs training_step inside the optimizer's step, as its closure, and there is no callback event
-between the two. So a step begins in the strategy's training_step, which is wrapped while the training runs.
+between the two. Therefore steps begin in the strategy's training_step, which is wrapped during the training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["HookCallback"]
 
 
 class HookCallback(Callback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Captures one `trainer.fit()`.
+    """Callback that captures one `trainer.fit()`.
 
     Args:
         out_dir: Local folder or URL of the run.

@@ -1,6 +1,6 @@
 """All hooks of the process: switched off in a forked child, and closed at the end of the program.
 
-base.py registers both functions, after the modules of the session have registered theirs. Threads: any.
+base.py registers both functions, after the modules of the session have registered their own. Threads: any.
 """
 
 from __future__ import annotations

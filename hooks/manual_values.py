@@ -21,7 +21,7 @@ __all__ = ["ManualValues"]
 
 
 class ManualValues:
-    """Captures such values in the current step. Each method returns whether a value was captured."""
+    """Capture of a script's values in the current step. Each method returns whether a value was captured."""
 
     def __init__(
         self, collections: CollectionManager, clock: Clock, recorder: Recorder, warn: Callable[[str], None]
@@ -62,7 +62,7 @@ class ManualValues:
         if not self._clock.plan_of(self._clock.included).takes(name, kind):
             self._warn(
                 f"record_tensor_value: no saved collection includes the name {shortened(name)!r}; "
-                "put 'loss' into the name, or add a pattern that matches it to a collection"
+                "put 'loss' into the name, or add a pattern that matches the name to a collection"
             )
         return self._by_name(name, value, kind)
 

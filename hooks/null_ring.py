@@ -12,7 +12,7 @@ __all__ = ["NullRing"]
 
 
 class NullRing:
-    """Has the methods of _core.Ring that a hook calls."""
+    """Counter with the methods of _core.Ring that a hook calls."""
 
     usable = True
 

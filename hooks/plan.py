@@ -1,9 +1,9 @@
-"""Plan: decides how a tensor is captured while certain collections are saved. Independent of the framework.
+"""Plan: the form in which each tensor is captured while certain collections are saved.
 
-A `Plan` belongs to one set of collections that are saved together. A hook keeps one plan per set that occurs,
-and deletes all plans when a collection changes. A second call for the same name costs one dictionary look-up.
-Threads: several threads may call all of this (forward hooks of replicas); at worst two threads compute the
-same result.
+Independent of the framework. A `Plan` belongs to one set of collections that are saved together. A hook keeps
+one plan per set that occurs, and deletes all plans when a collection changes. A second call for the same name
+costs one dictionary look-up. Threads: any (forward hooks of replicas); at worst two threads compute the same
+result.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
 NO_BACKWARD = 1  # AbsentReason of csrc/ring/record.hpp
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
-_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the capture counts the tensor, and makes no row
+_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the tensor is counted, and gets no row
 # -1, "the table of names cannot grow", becomes an id that the capture counts as dropped.
 _ID_BITS = 0xFFFFFFFF
 
-# Tensors with one element: the value is as cheap as its statistics, so it is always captured.
+# Tensors with one element. Their value costs as little as their statistics, so it is always captured.
 _ALWAYS_WHOLE = frozenset(
     {TensorKind.SCALAR, TensorKind.HYPERPARAMETER, TensorKind.METRIC, TensorKind.REDUCTION}
 )
@@ -50,7 +50,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def whole(self) -> TensorSpec:
-        """The same spec with the payload, for any request of the collections."""
+        """The same spec with the payload, whatever the collections request."""
         return self._replace(flags=self.flags | PAYLOAD, products=())
 
 
@@ -76,7 +76,7 @@ class CaptureSpec:
         return whole
 
     def with_reasons(self, reasons: Sequence[int]) -> CaptureSpec:
-        """The same spec with the AbsentReason (csrc/ring/record.hpp) of each tensor that is None; 0: none."""
+        """The same spec with an AbsentReason (csrc/ring/record.hpp) per tensor; 0: the tensor has a value."""
         whole = CaptureSpec(())
         flags = zip(self.flags, reasons, strict=True)
         whole.ids, whole.flags = self.ids, bytes(flag | reason << _REASON_SHIFT for flag, reason in flags)
@@ -106,14 +106,14 @@ class NameTable:
     """Ids of tensor names, and the collections to which the names belong."""
 
     def __init__(self, ring: Any, collections: CollectionManager) -> None:
-        self.changed = False  # there are new names since collections.json was last sent
+        self.changed = False  # names were added since collections.json was last sent
         self.left_out = LeftOutNames()
         self._ring = ring
         self._collections = collections
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
         self._named: dict[int, str] = {}  # names by the ids of intern()
         self._shard_ids: dict[tuple[int, ShardPosition], int] = {}
-        # selection of each collection at the last refresh
+        # Selection of each collection at the last refresh.
         self._selected: dict[str, tuple[object, ...]] = {}
 
     def intern(self, name: str, kind: TensorKind, origin: str) -> int:
@@ -191,13 +191,13 @@ class Plan:
         self._reduction_config = reduction_config
         self._names = names
         self._specs: dict[str, TensorSpec | None] = {}
-        # No tensor of another kind can be selected, for any name.
+        # Only tensors of these kinds can be selected.
         self.kinds = frozenset(
             kind for kind in TensorKind if any(collection.may_take(kind) for collection in self.collections)
         )
 
     def spec(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec | None:
-        """Return how to capture the tensor; None: it is not captured."""
+        """Return the spec of a tensor; None: it is not captured."""
         try:
             return self._specs[name]
         except KeyError:
@@ -205,7 +205,7 @@ class Plan:
             return spec
 
     def always(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec:
-        """Return how to capture a tensor that is always captured, selected by a collection or not."""
+        """Return the spec of a tensor that is captured whether a collection selects it or not."""
         return TensorSpec(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
 
     def takes(self, name: str, kind: TensorKind, origin: str = "") -> bool:
@@ -213,7 +213,7 @@ class Plan:
         return any(collection.belongs(name, kind, origin) for collection in self.collections)
 
     def may_take(self, kind: TensorKind) -> bool:
-        """Whether a tensor of the kind may be selected. False: none can be, for any name."""
+        """Whether a tensor of the kind may be selected. False: none is selected, whatever its name."""
         return kind in self.kinds
 
     def _decide(self, name: str, kind: TensorKind, origin: str) -> TensorSpec | None:

@@ -1,7 +1,7 @@
-"""Recorder: passes tensors from a hook to the ring. It is the only path to the ring.
+"""Recorder: the only path of tensors from a hook to the ring.
 
-It refers to no framework and no hook, so that all parts of a hook share it. Threads: any. When capture()
-returns, the tensors are copied, reduced and committed; no reference is kept.
+The recorder refers to no framework and no hook, so that all parts of a hook can share it. Threads: any. When
+capture() returns, the tensors are copied, reduced and committed; no reference is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the pro
 
 
 class Recorder:
-    """Passes tensors to a ring with the number of the current step, or of an earlier step.
+    """Path of tensors to a ring, with the number of the current step or of an earlier step.
 
     Attributes:
         now: The current step.
@@ -48,13 +48,13 @@ class Recorder:
         """Capture tensors in one native call.
 
         Args:
-            tensors: The tensors; None for one that is absent.
+            tensors: The tensors; None for an absent tensor.
             capture_spec: Name ids and flags of the tensors.
             step_id: The step of the tensors; None: the current step.
             call: Number of earlier captures of these names in the step.
 
         Returns:
-            Whether the ring has kept all tensors. It counts each other tensor with a reason.
+            Whether the ring has stored all tensors. The ring counts each dropped tensor with a reason.
         """
         step, mode, mode_step = step_id or self.now.step_id
         if self.localize is not None:

@@ -1,11 +1,11 @@
-"""State of a hook's step counters for checkpoints: a resumed training continues the step numbers.
+"""State of a hook's step counters for checkpoints, so that a resumed training continues the step numbers.
 
     torch.save({"model": model.state_dict(), "hook": hook.state_dict()}, path)  # next to the training's own
     hook.load_state_dict(torch.load(path)["hook"])                              # before the first step
 
-The new attempt then counts from the step after the checkpoint, and replaces the steps of the crashed attempt
-from there on. Without this state a new attempt counts from 0 and replaces all earlier steps. Threads: the
-training thread.
+The new attempt then counts from the step after the checkpoint, and replaces the later steps of the crashed
+attempt. Without this state a new attempt counts from 0 and replaces all earlier steps. Threads: the training
+thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StepStateDict:
     def state_dict(self) -> dict[str, Any]:
         """Step numbers for a checkpoint: {"step": 199, "mode_steps": {"TRAIN": 199, ...}}; -1: no step yet.
 
-        A worker that captures nothing counts no steps, so store the state of a worker that captures.
+        A worker that captures nothing counts no steps. Store the state of a worker that captures.
         """
         steps = self._clock.mode_steps
         return {

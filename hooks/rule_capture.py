@@ -19,7 +19,7 @@ _DEFAULT = "default"
 
 
 def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
-    """The configuration with the collections that the rules need, and the rules as text, for run.json.
+    """The configuration with the collections that the rules need, and with the rules as text for run.json.
 
     If the configuration and a rule request the same collection, it is saved at the steps and in the forms of
     both.

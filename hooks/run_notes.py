@@ -51,7 +51,7 @@ class ModelNotes:
     def set(self, heading: str, found: _Found, *, even_empty: bool = False) -> None:
         """Replace the entries of this model under the heading.
 
-        An empty value creates no heading unless `even_empty` is set.
+        An empty value creates a heading only if `even_empty` is set.
         """
         before = self._own.get(heading)
         if found == before or (not found and before is None and not even_empty):

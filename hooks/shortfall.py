@@ -1,12 +1,13 @@
-"""Shortfalls: finds requested tensors that a hook did not record, when it closes.
+"""Shortfalls: requested tensors that a hook did not record, reported when the hook closes.
 
 Independent of the framework. Each shortfall is a sentence in the log and in the note "not_recorded" of the
-run, which `tdcore ls` and the reports of rules show. This code runs only at the end, so it does not slow down
-steps.
+run, which `tdcore ls` and the reports of rules show. This code runs only when the hook closes, so it does not
+slow down steps.
 
 Three cases are reported: a collection that was due at a step and got no tensor; a pattern or name of the user
-that matches no tensor; and a collection that can have no tensor (a misspelt name). Not reported: collections
-that were due at no step, and collections for which many trainings have no tensors (biases, optimizer state).
+that matches no tensor; and a collection that can have no tensor (a misspelt name). Two kinds of collections
+are not reported: collections that were due at no step, and collections for which many trainings have no
+tensors (biases, optimizer state).
 Threads: the thread of close().
 """
 
@@ -28,7 +29,7 @@ from tdcore.text.did_you_mean import did_you_mean
 
 __all__ = ["Possible", "Shortfalls"]
 
-# Built-in collections that get tensors from the training of a model, and the missing part if they are empty.
+# Built-in collections that get tensors from the training of a model, each with the message if it is empty.
 _OF_A_MODEL = {
     CollectionKeys.WEIGHTS: "no parameter was captured",
     CollectionKeys.GRADIENTS: "no gradient was captured",
@@ -56,7 +57,7 @@ class Possible:
 
 
 class Shortfalls:
-    """Finds the shortfalls of one hook.
+    """The shortfalls of one hook.
 
     Args:
         given: The configuration of the user.
@@ -83,7 +84,7 @@ class Shortfalls:
 
     @property
     def needs_a_model(self) -> list[str]:
-        """The requests of the user that need a registered model, in words."""
+        """Names of the user's requests that need a registered model, for a message."""
         found = [name for name in _OF_A_MODEL if name in self._requested]
         return found or ["tensors of a model"] * self._requests_model
 
@@ -105,7 +106,7 @@ class Shortfalls:
 
     @property
     def none_due(self) -> bool:
-        """Whether no step had to save anything."""
+        """Whether no collection was due at any step."""
         return not any(map(self._clock.due_modes, self._clock.included))
 
     def _unmatched(self, collection: Collection, possible: Possible) -> Iterator[str]:
@@ -127,7 +128,7 @@ def _empty(name: str, modes: list[ModeKeys], possible: Possible) -> Iterator[str
     if name in _ONLY_IN_TRAINING and not any(mode in _WITH_GRADIENTS for mode in modes):
         return  # evaluations only
     if name == CollectionKeys.GRADIENTS and not possible.trains:
-        return  # all parameters are frozen, which has a note of its own
+        return  # all parameters are frozen; another note reports this
     if name == CollectionKeys.LOSSES:
         yield f"collection {name!r}: {_NO_LOSS}"
     elif name in _OF_A_MODEL:

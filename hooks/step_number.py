@@ -1,7 +1,7 @@
 """StepNumber: the value of `hook.step`, which is a number and can be called.
 
-In the older library `hook.step` is the number of the current step; in tdcore `hook.step()` starts the next
-step by hand. Both work: `f"{hook.step}"`, `hook.step % 10`, `hook.step()`. Threads: a plain value.
+In smdebug `hook.step` is the number of the current step; in tdcore `hook.step()` starts the next step.
+Both work: `f"{hook.step}"`, `hook.step % 10`, `hook.step()`. Threads: a plain value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stop requests of a run, passed to the script. Independent of the framework.
+"""Delivery of a run's stop requests to the script. Independent of the framework.
 
 Threads: the training thread.
 """
@@ -16,7 +16,7 @@ __all__ = ["StopRequests"]
 
 
 class StopRequests:
-    """Passes each stop request to the script once.
+    """Delivery of each stop request to the script, once.
 
     Args:
         clock: Clock of the hook.

@@ -7,12 +7,13 @@
 A run is one `trainer.train()`. A step is one step of the trainer: all micro-batches up to the optimizer's
 step. Evaluations within the training are steps of mode EVAL. A request to stop sets
 `control.should_training_stop`. The trainer's checkpoints contain the step numbers, and
-`train(resume_from_checkpoint=...)` continues them. The callback has no function that Hook does not have.
+`train(resume_from_checkpoint=...)` continues them. All functions of the callback are also available through
+Hook.
 
-The loss is "loss_output_0", with one call for each micro-batch. It is the value that the trainer passes to
-`accelerator.backward()`, whether the model, `compute_loss` or a label smoother computed it. At this point the
-trainer has divided it for gradient accumulation, and a gradient scaler has not multiplied it yet. No callback
-event receives this value, so `accelerator.backward` is wrapped while the training runs.
+The loss is "loss_output_0", with one call for each micro-batch. Its value is the argument that the trainer
+passes to `accelerator.backward()`, whether the model, `compute_loss` or a label smoother computed the loss.
+This value is divided for gradient accumulation, and a gradient scaler has not scaled it yet. No callback
+event receives this value, so `accelerator.backward` is wrapped during the training.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NO_NUMBERS = (
 
 
 class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Captures one `trainer.train()`.
+    """Callback that captures one `trainer.train()`.
 
     Args:
         out_dir: Local folder or URL of the run.
@@ -53,7 +54,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
         self._training = TrainerSession(out_dir, options)
         self._wrapped = ExitStack()
-        self._epoch: int | None = None  # of the running training; None before its first epoch
+        self._epoch: int | None = None  # epoch of the running training; None before the first epoch
 
     @property
     def hook(self) -> Hook | None:
@@ -70,7 +71,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         **others: Any,
     ) -> None:
         """Create the hook, register the model and its optimizer, and continue the checkpoint's steps."""
-        assert model is not None, "the trainer always names its model"
+        assert model is not None, "the trainer always passes its model"
         plain = getattr(optimizer, "optimizer", optimizer)  # the optimizer without its wrapper
         resumed = state.stateful_callbacks.get(_STATE)
         self._wrapped.close()
@@ -90,8 +91,8 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Set the epoch of the following steps.
 
-        Only at the start of the training is `state.epoch` the number of this epoch. Later it is computed from
-        the length of the data loader, or from max_steps if the data set has no length.
+        `state.epoch` is the number of this epoch only at the start of the training. Later the trainer
+        computes it from the length of the data loader, or from max_steps if the data set has no length.
         """
         self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
         if self._training.hook is not None:
@@ -115,13 +116,13 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
 
 
 class StepNumbers(TrainerCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Stores the step numbers of a hook in the trainer's state, a part of all its checkpoints."""
+    """Callback that stores the step numbers of a hook in the trainer's state, a part of all checkpoints."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = weakref.ref(hook)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Called before the trainer saves a checkpoint."""
+        """Store the step numbers. The trainer calls this before it saves a checkpoint."""
         hook = self._hook()
         if hook is not None and not hook._off:
             state.stateful_callbacks[_STATE] = hook.state_dict()
@@ -130,13 +131,13 @@ class StepNumbers(TrainerCallback):  # type: ignore[misc]  # the library is not 
     on_evaluate = on_step_end
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TrainerCallback, ()  # copies and pickles of a trainer
+        return TrainerCallback, ()  # copies and pickles of a trainer have a callback that does nothing
 
 
 def continue_steps(hook: Hook, model: nn.Module) -> str | None:
     """Continue the step numbers of the trainer's checkpoint, for a hook that `tdcore run` made.
 
-    Called before the first forward of the model. Does nothing without a trainer that trains the model.
+    Called before the first forward of the model. Has no effect if no trainer trains the model.
 
     Returns:
         A message, if the trainer has resumed and its checkpoint has no step numbers.

@@ -1,4 +1,4 @@
-"""Warner: logs each warning of a hook once. Threads: any."""
+"""Warner: a logger that logs each warning of a hook once. Threads: any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = logging.getLogger("tdcore")
 
 
 class Warner:
-    """Logs each message once. Has no reference to the hook, so that a deleted hook is freed immediately."""
+    """Logger of warnings, each once. It does not refer to the hook, so a deleted hook is freed at once."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()

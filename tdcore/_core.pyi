@@ -8,119 +8,143 @@ import typing
 __all__: list[str] = ['ABSENT_REASONS', 'Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
 class Ring:
     """
-    The trainer's side of the ring that a flusher reads through a file descriptor.
+    The trainer's side of the ring. A flusher reads the ring through its file descriptors.
 
-    data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). data_bytes and names_bytes are the most:
-    the ring begins with 1 to 4 MiB of data and takes more memory when a record finds no room, and names take theirs as they come.
-    policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
-    (keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
-    sleep until there is some.
-    device_lanes (0 to 8): rings beside this one, for records that accelerators write, of device_lane_bytes and device_lane_slots
-    each; their memory is taken when their device is first used. device_arena_bytes: of each device's memory, for payloads on their way.
-    Any thread may call anything. In a forked child and after close() every method does nothing.
-    Raises ValueError (sizes) or OSError (no memory).
+    Threads: any. In a forked child and after close() every method does nothing.
+
+    Args:
+        data_bytes: Maximum size of the data, a power of two from 64 KiB to 64 GiB. The ring begins with 1 to
+            4 MiB and allocates more memory when a record finds no room.
+        slots: Maximum number of records, a power of two from 16 to 2**20.
+        names_bytes: Maximum size of the table of names, a power of two from 4 KiB to 1 GiB. Its memory is
+            allocated when names are added.
+        policy: Behavior of a capture if there is no room: 'block' (wait up to block_timeout_seconds, then drop),
+            'drop', or 'degrade' (store statistics without payloads).
+        block_timeout_seconds: Maximum time that a capture waits for room.
+        threads: Number of threads for the work of a large capture, including the caller. The other threads sleep
+            between captures.
+        device_lanes: Number of additional rings, 0 to 8, for records that accelerators write, one per device. The
+            memory of such a ring is allocated when its device is first used.
+        device_lane_bytes: Size of the data of each additional ring.
+        device_lane_slots: Number of records of each additional ring.
+        device_arena_bytes: Size of the buffer in each device's memory for payloads that are being copied.
+
+    Raises:
+        ValueError: A size is invalid.
+        OSError: There is not enough memory.
     """
     def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864) -> None:
         ...
     def _use_device(self, id: typing.SupportsInt | typing.SupportsIndex, device: typing.Any, *, host_tensors: bool) -> None:
         """
-        For tests: captures tensors of device `id` with the device in a capsule of tests._sim.
-        With host_tensors, tensors in host memory are captured as if they were on it.
-        Raises ValueError when the ring has no device lanes or the device is in use.
+        For tests: capture tensors of device `id` with the device in a capsule of tests._sim.
+        With host_tensors, tensors in host memory are captured as if they were on this device.
+        Raises ValueError if the ring has no device lanes or the device is in use.
         """
     def capture(self, tensors: typing.Any, names: typing.Any, flags: typing.Any, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex, call: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
-        Captures a list of tensors into the ring, as they are now.
+        Capture the current values of a list of tensors into the ring.
 
-        tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
-        anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
-        means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
-        (0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. The upper
-        four bits of a flag hold a key of ABSENT_REASONS, or 0; they are used where the tensor is None. mode: 1 train, 2 eval, 3
-        predict, 4 global. What lies on a device is read there later, behind what its stream does now.
-        Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
-        Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
-        after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits
-        for room.
+        Never raises for a tensor that cannot be read. In a forked child, and after close(), it returns 0 and does nothing.
+        Threads: any. Releases the GIL for 256 KiB or more, and while it waits for room. Values on a device are read after
+        the work that is enqueued in the device's stream.
+
+        Args:
+            tensors: Torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays, objects with
+                __dlpack__, numbers; with any strides; in host memory, or on a CUDA device for which the ring has a device
+                lane. None means that there is no value (a parameter without gradient): a row "absent".
+            names: One uint32 per tensor, from intern() (0xFFFFFFFF: the table was full).
+            flags: One uint8 per tensor: 1 saves the values, 2 computes statistics, 3 does both. The upper four bits have a
+                key of ABSENT_REASONS, or 0; they are used for a tensor that is None.
+            step: Global step.
+            mode: 1 train, 2 eval, 3 predict, 4 global.
+            mode_step: Step within the mode.
+            call: Number of earlier captures of these names in the step.
+
+        Returns:
+            The number of tensors that were not stored as requested. counters() has each of them with a reason.
+
+        Raises:
+            TypeError, ValueError: The lists do not match.
         """
     def close(self) -> None:
         """
-        Waits for calls in flight and unmaps. Later calls do nothing.
+        Wait for calls in progress and unmap the memory. A further call has no effect.
         """
     def counters(self) -> dict[typing.Any, typing.Any]:
         """
-        Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that occurred). After close(): the last ones.
+        Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason, for reasons that occurred. After close(): the final totals.
         """
     def device_refusals(self) -> str:
         """
-        Why devices that were met are not used, a line each; empty when all are.
+        Reasons why devices of captured tensors are not used, one per line; empty if all are used.
         """
     def device_reports(self) -> list[typing.Any]:
         """
-        What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, early_commits, in_flight, error.
+        A report for each device of captured tensors: device, name, kernels, rung (the way to commit records), rung_reason, arena_bytes, early_commits, in_flight, error.
         """
     def expect(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so that no capture has to. Returns at once.
+        Announce that records of this size in total will soon be in the ring at once. A thread allocates the memory, so that no capture has to. Returns immediately.
         """
     def growth_refusal(self) -> str:
         """
-        Why the ring could not become larger when it last wanted to; "" when it could.
+        The reason why the ring could not become larger at the last attempt; "" if it could.
         """
     def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '', shard: str = '') -> int:
         """
-        Id of the name in the shared table, the same for the same arguments; -1 when the table cannot grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and make no rows. The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. shard: the tensor's place in a larger one, as text (tdcore/format/shard.py).
+        Return the id of a name in the shared table; the same arguments return the same id. Returns -1 if the table cannot grow any more, and 4294967294 for a name of more than 65,536 characters, whose tensors are counted and have no rows. The last part of a full table is reserved for names of losses, scalars, metrics and hyperparameters. shard: the tensor's place in a larger tensor, as text (tdcore/format/shard.py).
         """
     def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Says that this step and all before it are over, behind all that was captured; -1: that steps will be marked. False when there is no room.
+        Mark this step and all earlier steps as complete, after all captured tensors. -1 announces that steps will be marked. Returns False if there is no room.
         """
     def prefault(self) -> None:
         """
-        Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.
+        Start a thread that writes to every page of the ring, so that captures cause no page faults. Returns immediately.
         """
     def prepare_device(self, device: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Sets a CUDA device up, which its first capture would do else. Whether its tensors can be captured; device_refusals() says why not. Not while one of its streams is being captured into a graph.
+        Set up a CUDA device, which its first capture would do otherwise. Returns whether the device's tensors can be captured; device_refusals() has the reason if they cannot. Must not be called while a stream of the device is being captured into a CUDA graph.
         """
     def progress(self) -> dict[typing.Any, typing.Any]:
         """
-        What the flusher last reported, and what it has yet to take. heartbeat_ns is on time.monotonic_ns()'s clock.
+        The last report of the flusher, and the records that it has not released yet. heartbeat_ns is a time of time.monotonic_ns().
         """
     def put_document(self, key: str, data: bytes) -> bool:
         """
-        Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, as the policy says.
+        Send a small file of the run. It replaces an earlier file with the same key. Returns False if the file does not fit. May wait for room, according to the policy.
         """
     def set_closing(self) -> None:
         """
-        Takes no more records; the flusher drains what there is and leaves.
+        Accept no further records. The flusher drains the ring and ends.
         """
     def stop_request(self) -> typing.Any:
         """
-        Text of a stop request that the flusher passed on, or None.
+        Text of a stop request from the flusher, or None.
         """
     def take_request(self) -> typing.Any:
         """
-        Text of the request that waits, once; None when there is none.
+        Return the text of the waiting request, once; None if no request waits.
         """
     def was_asked(self) -> bool:
         """
-        Whether the flusher has passed on a stop, or a request that was not taken yet. Cheap.
+        Whether the flusher has posted a stop request, or a request that was not taken yet. Costs almost nothing.
         """
     @property
     def data_bytes(self) -> int:
         """
-        The most that the ring of bytes may hold.
+        Maximum size of the data in bytes.
         """
     @property
     def early_commits(self) -> int:
         """
-        Records of a device that were found committed before their values were there.
+        Number of a device's records that were found committed before their values had arrived.
         """
     @property
     def fd(self) -> int:
         """
-        Descriptor of the memfd, to be passed to the flusher; -1 after close().
+        Descriptor of the memfd, for the flusher; -1 after close().
         """
     @property
     def fds(self) -> list[int]:
@@ -130,22 +154,22 @@ class Ring:
     @property
     def max_record_bytes(self) -> int:
         """
-        Largest record; larger tensors go in parts.
+        Maximum size of a record in bytes. Larger tensors are split into parts.
         """
     @property
     def memory_bytes(self) -> int:
         """
-        Bytes of shared memory taken so far, lanes included; 0 after close().
+        Bytes of shared memory that were allocated so far, including the rings of devices; 0 after close().
         """
     @property
     def policy(self) -> str:
         """
-        'block', 'drop' or 'degrade'.
+        Behavior of a capture if there is no room: 'block', 'drop' or 'degrade'.
         """
     @property
     def slots(self) -> int:
         """
-        Number of records the ring can hold.
+        Maximum number of records in the ring.
         """
     @property
     def usable(self) -> bool:
@@ -156,17 +180,24 @@ class _Bytes:
     pass
 class Drained:
     """
-    What Consumer.drain() took. One thread at a time.
+    The records of one Consumer.drain(). One thread at a time.
     """
     def plan_segment(self, names: collections.abc.Sequence[typing.Any], run_id: str = '') -> int:
         """
-        Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
+        Plan a safetensors file of the payloads, and set segment_offset and crc32c of `rows`.
 
-        names: text by name id; ids beyond it become '?<id>'. run_id: of the run, for the file's metadata. Without the GIL while hashing.
+        Releases the GIL while it computes checksums.
+
+        Args:
+            names: Names by id. A row whose id is not in the list is named '?<id>'.
+            run_id: Id of the run, for the metadata of the file.
+
+        Returns:
+            The size of the file in bytes; 0 without payload.
         """
     def segment_parts(self) -> list[typing.Any]:
         """
-        The planned file as buffers, in file order. Those of large payloads lie in the ring: use them before release().
+        The planned file as buffers, in file order. Buffers of large payloads are in the ring: use them before release().
         """
     @property
     def documents(self) -> list[typing.Any]:
@@ -186,12 +217,12 @@ class Drained:
     @property
     def payload_bytes(self) -> int:
         """
-        Sum over the rows.
+        Size of all payloads in bytes.
         """
     @property
     def records(self) -> int:
         """
-        Batches and documents.
+        Number of batches and documents.
         """
     @property
     def rows(self) -> typing.Any:
@@ -201,89 +232,105 @@ class Drained:
     @property
     def torn(self) -> int:
         """
-        Records that were unfinished or corrupt.
+        Number of records that were unfinished or corrupt.
         """
     @property
     def whole_step(self) -> int | None:
         """
-        The highest step that a marker among these records says is over; None without a marker.
+        The highest step that a marker among these records marks as complete; None without a marker.
         """
 class Consumer:
     """
-    The flusher's side of a ring: reads its records in order and gives the space back.
+    The flusher's side of a ring: reads its records in order and releases their space.
 
-    fds: Ring.fds, or the descriptor of a ring without lanes; they are duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
-    record that was not released. Threads may share one. In a forked child nothing is done.
-    Raises ValueError (not a ring, or one of another build) or OSError.
+    A ring has one consumer at a time. A new consumer continues at the first record that was not released. Threads may
+    share a consumer. In a forked child every method does nothing.
+
+    Args:
+        fds: Ring.fds, or the descriptor of a ring without device lanes. The descriptors are duplicated, so the caller
+            may close its own.
+
+    Raises:
+        ValueError: A descriptor is not a ring, or is a ring of another build.
+        OSError: The ring cannot be mapped.
     """
     def __init__(self, fds: typing.SupportsInt | typing.SupportsIndex | collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
     def count_drop(self, reason: typing.SupportsInt | typing.SupportsIndex, tensors: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Counts tensors that were not kept; reason: a key of DROP_REASONS.
+        Count tensors that were not stored. reason: a key of DROP_REASONS.
         """
     def counters(self) -> dict[typing.Any, typing.Any]:
         """
-        As Ring.counters().
+        The same as Ring.counters().
         """
     def drain(self, max_bytes: typing.SupportsInt | typing.SupportsIndex, max_records: typing.SupportsInt | typing.SupportsIndex, producer_dead: bool = False) -> Drained:
         """
-        Takes committed records, up to max_records and max_bytes together, but at least one if there is one.
+        Take committed records. Their payloads stay in the ring until release().
 
-        producer_dead: pass True only when the trainer's process is known to be gone: records it left unfinished are then skipped and counted as torn.
-        Payloads stay in the ring until release().
+        Args:
+            max_bytes: Maximum size of the records in total, in bytes. A single larger record is taken alone.
+            max_records: Maximum number of records. At least one record is taken if there is one.
+            producer_dead: Pass True only if the trainer's process has ended. Its unfinished records are then skipped and
+                counted as torn.
         """
     def names(self, start: typing.SupportsInt | typing.SupportsIndex) -> list[typing.Any]:
         """
-        (name, kind, origin, shard) of every id from `start` on.
+        Tuples (name, kind, origin, shard) of all ids from `start` on.
         """
     def release(self, drained: Drained) -> None:
         """
-        Gives the space of a drain back, in the order of the drains; what was read is final then. ValueError when done twice, RuntimeError when out of order.
+        Release the space of a drain. The reads are final then. Raises ValueError if the drain is already released, and RuntimeError if an earlier drain is not released.
         """
     def report(self, *, records: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, last_step: typing.SupportsInt | typing.SupportsIndex, error: str | None = None) -> None:
         """
-        Beats the heart and adds to what Ring.progress() says: records, bytes and rows are those since the last report.
+        Update the heartbeat and the totals of Ring.progress().
 
-        last_step: the largest one is kept. error: text of an error, counted as one; the last one is shown (first 1024 bytes). An empty text ends it.
+        Args:
+            records: Number of records since the last report.
+            bytes: Number of bytes since the last report.
+            rows: Number of rows since the last report.
+            last_step: Highest step so far. The largest number of all reports is kept.
+            error: Text of an error, which is counted; Ring.progress() has the last text (its first 1024 bytes). An empty
+                text means that the error is over.
         """
     def request_stop(self, text: str) -> None:
         """
-        Passes a stop request on to the trainer; the first one stands.
+        Pass a stop request to the trainer. Later requests do not replace the first one.
         """
     def try_post_request(self, text: str) -> bool:
         """
-        Passes another request on to the trainer. False while the one before has not been taken.
+        Pass another request to the trainer. Returns False while the previous request has not been taken.
         """
     @property
     def closing(self) -> bool:
         """
-        The trainer takes no more records.
+        Whether the trainer accepts no further records.
         """
     @property
     def data_bytes(self) -> int:
         """
-        Bytes that the ring may come to hold, or holds while no more memory is to be had; of the smallest lane.
+        Data bytes to which the ring may grow, or its current size if there is no more memory; the least of all lanes.
         """
     @property
     def early_commits(self) -> int:
         """
-        Records of a device that were found committed before their values were there.
+        Number of a device's records that were found committed before their values had arrived.
         """
     @property
     def epoch(self) -> int:
         """
-        This is the n-th consumer of the ring.
+        Number of this consumer among all consumers of the ring, from 1.
         """
     @property
     def fill(self) -> float:
         """
-        Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger, in the fullest lane.
+        Used share of the fullest lane's bytes or slots, whichever is larger, from 0 to 1.
         """
     @property
     def head_ticket(self) -> int:
         """
-        Records released so far, over all consumers.
+        Number of records released so far, by all consumers.
         """
     @property
     def pending_bytes(self) -> int:
@@ -298,61 +345,87 @@ class Consumer:
     @property
     def requests_posted(self) -> int:
         """
-        Requests passed on by try_post_request() so far, by earlier consumers of the ring too.
+        Number of requests of try_post_request() so far, including requests of earlier consumers of the ring.
         """
     @property
     def slots(self) -> int:
         """
-        Number of records the ring can hold; of the smallest lane.
+        Maximum number of records; the least of all lanes.
         """
 def _pretend_available_memory(bytes: typing.SupportsInt | typing.SupportsIndex | None) -> None:
     """
-    For tests: rings of this process find no more than this much memory, in bytes. None: what there is.
+    For tests: limit the available memory that rings of this process find, in bytes. None: no limit.
     """
 def compile_kernels(architecture: typing.SupportsInt | typing.SupportsIndex, *, folders: collections.abc.Sequence[str] | None = None) -> bytes:
     """
-    The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or PTX
-    where it has no machine code for it. Needs no device. Raises RuntimeError with the compiler's words.
+    Compile the kernels with NVRTC for an architecture (90 is compute capability 9.0). Needs no device.
+    Returns a cubin, or PTX if NVRTC cannot generate machine code for the architecture. Raises RuntimeError
+    with the message of the compiler.
     """
 def crc32c(data: typing.Any, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
-    CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
+    Compute the CRC-32C (Castagnoli) of a contiguous buffer.
 
-    crc32c(b, crc32c(a)) is that of a followed by b. Releases the GIL from 256 KiB on. BufferError when not contiguous.
+    Releases the GIL for 256 KiB or more. Raises BufferError if the buffer is not contiguous.
+
+    Args:
+        data: The buffer.
+        seed: Result for the preceding data: crc32c(b, crc32c(a)) is the checksum of a followed by b.
     """
 def crc32c_many(data: typing.Any, offsets: typing.Any, sizes: typing.Any) -> bytes:
     """
-    CRC-32C of several ranges of one buffer, as packed uint32 values.
+    Compute the CRC-32C of several ranges of one buffer. Returns packed uint32 values.
 
-    offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
-    Releases the GIL from 256 KiB in all.
+    Releases the GIL for 256 KiB or more in total. Raises ValueError for a range outside of the data.
+
+    Args:
+        data: The buffer.
+        offsets: Buffer of uint64 values: first byte of each range.
+        sizes: Buffer of uint64 values: size of each range in bytes.
     """
 def cuda_report(*, folders: collections.abc.Sequence[str] | None = None) -> dict[typing.Any, typing.Any]:
     """
-    What of CUDA works on this machine: driver, devices with their kernels and way of committing, NVRTC.
-    Starts CUDA: for a process that ends soon and forks no more. folders: where packages lie that may
-    bring NVRTC; None is sys.path. Reasons are empty where all is well.
+    Report the state of CUDA on this machine: driver, devices with kernels and way of committing, NVRTC.
+    A reason is empty if the part works. Starts CUDA, so call it only in a process that ends soon and does
+    not fork afterwards. folders: folders of packages that may contain NVRTC; None: sys.path.
     """
 def simd_level() -> str:
     """
-    Instruction set that statistics use: "avx512", "avx2", "neon" or "portable".
+    Return the instruction set of the statistics: "avx512", "avx2", "neon" or "portable".
 
-    The environment variable TDCORE_SIMD (portable, avx2, avx512), read at first use, lowers it.
+    The environment variable TDCORE_SIMD (portable, avx2, avx512), which is read at the first use, sets a lower one.
     """
 def stats(tensors: typing.Any, /, *, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> bytes:
     """
-    Statistics of each tensor, from one pass over its values: packed STATS_DTYPE records, one per tensor.
+    Compute the statistics of each tensor in one pass over its values.
 
-    tensors: as for Ring.capture(), except for None. threads: helper threads for tensors of more than a million elements.
-    numpy.frombuffer(stats(tensors), STATS_DTYPE) reads the result. The same values give the same bits for any number of threads.
-    TypeError names the first object that cannot be read and why. Releases the GIL for 256 KiB or more.
+    Releases the GIL for 256 KiB or more. The result is bit for bit the same for any number of threads.
+
+    Args:
+        tensors: The same objects as for Ring.capture(), except None.
+        threads: Number of threads for tensors of more than a million elements.
+
+    Returns:
+        Packed STATS_DTYPE records, one per tensor: numpy.frombuffer(stats(tensors), STATS_DTYPE).
+
+    Raises:
+        TypeError: An object cannot be read. The message has its index and the reason.
     """
 def write_file(path: typing.Any, parts: collections.abc.Sequence[typing.Any], *, direct: bool = True, sync: bool = True) -> int:
     """
-    Writes a new file from buffers; 1 when O_DIRECT was used to the end, else 0.
+    Write a new file from buffers. The caller renames the file and syncs its folder. Releases the GIL.
 
-    direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
-    Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.
+    Args:
+        path: Path of the file, which must not exist.
+        parts: The buffers, in file order.
+        direct: Try O_DIRECT. Buffers on page boundaries (4096 bytes) are not copied.
+        sync: Call fdatasync() before returning.
+
+    Returns:
+        1 if O_DIRECT was used to the end, else 0.
+
+    Raises:
+        OSError: The file cannot be written (FileExistsError, ...). No file is left.
     """
 ABSENT_REASONS: dict[typing.Any, typing.Any] = {1: 'no_backward', 2: 'not_stepped', 3: 'cleared', 4: 'accumulated', 5: 'scaler_skipped', 6: 'unknown'}
 DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device', 12: 'graph_capture', 13: 'arena_full', 14: 'device_error', 15: 'unfit_name'}

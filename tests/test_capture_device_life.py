@@ -254,7 +254,7 @@ def test_a_simulation_is_refused_where_it_would_come_too_late(
     tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     assert tap.capture([ExchangeTensor(numbers())]) == 0
-    with pytest.raises(ValueError, match="device 0 is in use already"):
+    with pytest.raises(ValueError, match="device 0 is already in use"):
         _sim.simulate_device(tap.ring, 0)
     with pytest.raises(ValueError, match="rung must be"):
         _sim.simulate_device(tap.ring, 1, rung="best")

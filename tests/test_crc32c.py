@@ -46,12 +46,12 @@ def test_ranges_are_checked_one_by_one() -> None:
 def test_a_range_that_leaves_the_data_is_named(offset: int, size: int) -> None:
     offsets = np.array([0, offset], np.uint64)
     sizes = np.array([100, size], np.uint64)
-    with pytest.raises(ValueError, match=r"range 1 .* leaves the data of 100 bytes"):
+    with pytest.raises(ValueError, match=r"range 1 .* is outside of the data of 100 bytes"):
         _core.crc32c_many(bytes(100), offsets, sizes)
 
 
 def test_offsets_and_sizes_must_fit_together() -> None:
-    with pytest.raises(ValueError, match="equally many"):
+    with pytest.raises(ValueError, match="must have the same length"):
         _core.crc32c_many(b"abc", bytes(16), bytes(8))
     with pytest.raises(ValueError, match="multiple of 8"):
         _core.crc32c_many(b"abc", bytes(9), bytes(8))

@@ -81,11 +81,11 @@ def test_a_device_that_cannot_be_used_says_why_and_what_to_do() -> None:
 
 
 def test_a_commit_by_polling_is_missing_something_and_says_why() -> None:
-    check = device_lines(commit="poll", commit_reason="a commit kernel is not seen by the host")[
+    check = device_lines(commit="poll", commit_reason="a commit kernel is not visible to the host")[
         "GPU 0 commit"
     ]
     assert check.state == "missing"
-    assert "a commit kernel is not seen by the host" in check.detail
+    assert "a commit kernel is not visible to the host" in check.detail
     assert "records that the GPU still copies are lost" in check.advice
 
 

@@ -34,7 +34,7 @@ def test_a_device_newer_than_the_compiler_gets_ptx() -> None:
 
 def test_a_device_that_is_too_old_is_said() -> None:
     compiled(80)
-    with pytest.raises(RuntimeError, match="does not know devices as old as sm_35"):
+    with pytest.raises(RuntimeError, match="does not support devices as old as sm_35"):
         _core.compile_kernels(35)
 
 

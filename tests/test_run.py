@@ -269,7 +269,7 @@ def test_the_command_ends_with_what_was_recorded_its_cost_and_what_to_type_next(
     )
     assert following == "tdcore run: next: tdcore rules run runs/plain, or tdcore show runs/plain"
     again = python(*command, script, "--steps", 11, cwd=tmp_path)
-    assert "runs/plain (attempt 1; those before it are kept)" in again.err
+    assert "runs/plain (attempt 1; earlier attempts are kept)" in again.err
     assert "in runs/plain, attempt 1\n" in again.err
     assert (again.code, again.out) == (first.code, first.out)
     assert td.create_trial(str(tmp_path / "runs" / "plain")).attempts == [0, 1]

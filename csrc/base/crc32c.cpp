@@ -16,7 +16,7 @@
 namespace tdcore {
 namespace {
 
-// Polynomials are held bit-reversed, as the instructions hold them: bit 31 is the coefficient of x^0.
+// Polynomials are stored bit-reversed, as in the CRC instructions: bit 31 is the coefficient of x^0.
 constexpr std::uint32_t kPolynomial = 0x82f63b78;
 constexpr std::uint32_t kOne = 0x80000000;
 
@@ -32,7 +32,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) noexcept {
   return product;
 }
 
-/// x^(8 * bytes) modulo the CRC polynomial: what `bytes` zero bytes multiply a CRC register by.
+/// x^(8 * bytes) modulo the CRC polynomial: the factor by which `bytes` zero bytes multiply a CRC register.
 constexpr std::uint32_t zeros_operator(std::uint64_t bytes) noexcept {
   std::uint32_t power = kOne >> 8;  // x^8
   std::uint32_t result = kOne;
@@ -72,7 +72,7 @@ constexpr Slices8 kByteTables = make_byte_tables();
 /// Register after n bytes; registers are not inverted here.
 std::uint32_t run_table(const unsigned char* at, std::uint64_t bytes, std::uint32_t crc) noexcept {
   for (; bytes >= 8; bytes -= 8, at += 8) {
-    // Byte-wise, so that it also holds on a big-endian machine.
+    // Byte by byte, so that the code is also correct on a big-endian machine.
     crc ^= static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8 |
            static_cast<std::uint32_t>(at[2]) << 16 | static_cast<std::uint32_t>(at[3]) << 24;
     crc = kByteTables[7][crc & 0xff] ^ kByteTables[6][(crc >> 8) & 0xff] ^
@@ -89,7 +89,7 @@ std::uint32_t run_table(const unsigned char* at, std::uint64_t bytes, std::uint3
 #define TDCORE_CRC_HARDWARE 1
 
 #if defined(__x86_64__)
-#if defined(__clang__) && __clang_major__ >= 14  // a feature of its own there
+#if defined(__clang__) && __clang_major__ >= 14  // a separate feature there
 #define TDCORE_CRC_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define TDCORE_CRC_TARGET __attribute__((target("sse4.2")))
@@ -101,7 +101,7 @@ TDCORE_CRC_TARGET inline std::uint64_t step1(std::uint64_t crc, unsigned char by
   return _mm_crc32_u8(static_cast<std::uint32_t>(crc), byte);
 }
 bool has_hardware() noexcept {
-  __builtin_cpu_init();  // not every run-time library does it before constructors
+  __builtin_cpu_init();  // not every run-time library calls it before constructors
   return __builtin_cpu_supports("sse4.2") != 0;
 }
 #else
@@ -125,7 +125,7 @@ inline std::uint64_t load8(const unsigned char* at) noexcept {
   return word;
 }
 
-/// kLong/kShort: bytes per stream when three streams run side by side.
+/// kLong, kShort: bytes per stream when three streams run in parallel.
 constexpr std::uint64_t kLong = 8192;
 constexpr std::uint64_t kShort = 256;
 
@@ -134,7 +134,7 @@ constexpr Slices4 make_shift(std::uint64_t bytes) noexcept {
   Slices4 tables{};
   const std::uint32_t op = zeros_operator(bytes);
   for (std::size_t slice = 0; slice < 4; ++slice) {
-    for (int bit = 0; bit < 8; ++bit) {  // multiplication is linear: single bits first, sums after
+    for (int bit = 0; bit < 8; ++bit) {  // multiplication is linear: first single bits, then their sums
       const std::size_t value = std::size_t{1} << bit;
       tables[slice][value] = multiply(op, static_cast<std::uint32_t>(value) << (8 * slice));
       for (std::size_t low = 1; low < value; ++low) {

@@ -1,8 +1,8 @@
 // dlpack.hpp: the part of the DLPack 1.x binary interface that reading a tensor needs.
 //
 // Layouts and codes only, as published by the DLPack project (dmlc/dlpack) and as exported by
-// PyTorch 2.13 under Tensor.__dlpack_c_exchange_api__. Nothing here owns or frees anything.
-// The major version is the ABI: with another major version than kMajorVersion nothing inside may be read.
+// PyTorch 2.13 under Tensor.__dlpack_c_exchange_api__. These types do not own or free memory.
+// The major version is the ABI: if it differs from kMajorVersion, no other field may be read.
 // Threads: plain data.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace tdcore::dlpack {
 inline constexpr std::uint32_t kMajorVersion = 1;
 inline constexpr std::uint32_t kMinorVersion = 3;
 
-// Names of the capsules: the exchange table, a tensor, a tensor that was taken.
+// Names of the capsules: the exchange table, a tensor, a tensor that was consumed.
 inline constexpr const char* kExchangeCapsule = "dlpack_exchange_api";
 inline constexpr const char* kVersionedCapsule = "dltensor_versioned";
 inline constexpr const char* kVersionedUsed = "used_dltensor_versioned";
@@ -22,7 +22,7 @@ inline constexpr const char* kLegacyCapsule = "dltensor";
 inline constexpr const char* kLegacyUsed = "used_dltensor";
 
 // Device types whose memory the host may read immediately, and the type that tdcore's devices read. All other
-// types are refused, also managed memory, because a running kernel may be writing it.
+// types are rejected, including managed memory, because a running kernel may be writing it.
 enum DeviceType : std::int32_t {
   kHost = 1,
   kCuda = 2,
@@ -77,7 +77,8 @@ struct ManagedLegacy {  // capsule "dltensor"
   void (*deleter)(ManagedLegacy*);  // may be null
 };
 
-struct Managed {  // capsule "dltensor_versioned"; everything up to `flags` holds for every major version
+struct Managed {  // capsule "dltensor_versioned"; the fields up to `flags` are the same in every major
+                  // version
   Version version;
   void* context;
   void (*deleter)(Managed*);  // may be null
@@ -90,7 +91,7 @@ struct ExchangeHeader {
   ExchangeHeader* previous;  // a table for an older major version, or null
 };
 
-/// A framework's function table, found on the type of its tensors. Lives as long as the process.
+/// A framework's function table, found on the type of its tensors. Valid until the process ends.
 /// Each function returns 0, or -1 with a Python exception set. The GIL must be held.
 struct ExchangeApi {
   ExchangeHeader header;

@@ -1,12 +1,12 @@
-// dtype.hpp: the element types that a tensor can have, by the numbers that records carry.
-// Plain code without host-only headers: the same lines compile for a device. Threads: constants.
+// dtype.hpp: the element types of tensors, with the numbers that records contain.
+// Plain code without host-only headers, so that it also compiles for a device. Threads: constants.
 #pragma once
 
 #include "base/fixed_types.hpp"
 
 namespace tdcore {
 
-/// Element types, numbered as stored. Append only; names as in safetensors where it has one.
+/// Element types, numbered as stored. Append only. The names are those of safetensors, where it has the type.
 enum class Dtype : std::uint8_t {
   kUnknown = 0,
   kBool = 1,
@@ -31,8 +31,8 @@ enum class Dtype : std::uint8_t {
 
 /// Bytes per element; 0 for kUnknown.
 TDCORE_HD constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
-  // An octal digit each, kUnknown last: 0, or one more than log2 of the bytes. An array would be copied to
-  // every thread's stack on a device.
+  // One octal digit per type, kUnknown last: 0, or one more than log2 of the bytes. On a device, an array
+  // would be copied to the stack of every thread.
   constexpr std::uint64_t kDigits = 0541143224433221110;
   static_assert(static_cast<int>(Dtype::kCount) == 18);
   const unsigned digit = static_cast<unsigned>(kDigits >> (3 * static_cast<unsigned>(dtype))) & 7;

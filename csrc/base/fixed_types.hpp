@@ -1,6 +1,6 @@
-// fixed_types.hpp: integers of fixed width, also where there is no standard library.
+// fixed_types.hpp: integers of fixed width, with or without a standard library.
 //
-// What is compiled for a device includes this in place of <cstddef> and <cstdint>: NVRTC has neither.
+// Code for a device includes this header in place of <cstddef> and <cstdint>, because NVRTC has neither.
 // Threads: types only.
 #pragma once
 
@@ -18,7 +18,7 @@ using uint64_t = unsigned long;
 using uintptr_t = unsigned long;
 }  // namespace std
 static_assert(sizeof(std::int64_t) == 8 && sizeof(std::uint64_t) == 8 && sizeof(void*) == 8);
-// Nor these of GCC, Clang and nvcc.
+// NVRTC does not have these built-in functions of GCC, Clang and nvcc.
 #define __builtin_inf() __builtin_bit_cast(double, 0x7FF0000000000000)
 #define __builtin_inff() __builtin_bit_cast(float, 0x7F800000)
 #define __builtin_nan(tag) __builtin_bit_cast(double, 0x7FF8000000000000)
@@ -33,5 +33,6 @@ static_assert(sizeof(std::int64_t) == 8 && sizeof(std::uint64_t) == 8 && sizeof(
 #else
 #define TDCORE_HD
 #endif
-// For what units with instruction-set flags of their own call: never emitted, so never shared between them.
+// For functions of translation units with their own instruction-set flags: never emitted as a symbol, so
+// never shared between the units.
 #define TDCORE_ALWAYS_INLINE inline __attribute__((always_inline))

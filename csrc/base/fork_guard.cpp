@@ -21,7 +21,8 @@ ForkGuard::ForkGuard() {
   if (page == MAP_FAILED)
     throw std::system_error(errno, std::generic_category(), "mmap of one page (fork guard)");
 #ifdef MADV_WIPEONFORK
-  (void)::madvise(page, kPageBytes, MADV_WIPEONFORK);  // Linux 4.14; without it the generation number decides
+  (void)::madvise(page, kPageBytes,
+                  MADV_WIPEONFORK);  // Linux 4.14; otherwise the generation number detects a fork
 #endif
   auto* const word = new (page) std::uint64_t{1};
   alive_word_ = word;

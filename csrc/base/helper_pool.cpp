@@ -12,7 +12,7 @@ HelperPool::HelperPool(int helpers, std::shared_ptr<const ForkGuard> guard) : gu
 
 HelperPool::~HelperPool() {
   if (!guard_->here()) {
-    for (auto& thread : threads_) (void)thread.release();  // the parent's
+    for (auto& thread : threads_) (void)thread.release();  // a thread of the parent
     return;
   }
   stop_.store(true, std::memory_order_relaxed);
@@ -27,7 +27,7 @@ void HelperPool::start() noexcept {
   started_ = true;
   for (auto& thread : threads_) {
     thread = start_signal_free_thread([this] { help(); });
-    if (!thread) return;  // those that run share the work
+    if (!thread) return;  // the running helpers share the work
   }
 }
 
@@ -36,7 +36,7 @@ void HelperPool::help() noexcept {
     const std::uint32_t heard = bell_.load(std::memory_order_acquire);  // pairs with run() and the destructor
     if (stop_.load(std::memory_order_relaxed)) return;
     take_units();
-    bell_.wait(heard, std::memory_order_acquire);  // not at all when it has been rung since
+    bell_.wait(heard, std::memory_order_acquire);  // returns at once if bell_ has changed since
   }
 }
 
@@ -48,7 +48,7 @@ void HelperPool::take_units() noexcept {
     if (!word_.compare_exchange_weak(word, word - 1, std::memory_order_acquire)) continue;
     const std::uint32_t count = count_;
     unit_(context_, count - unclaimed);
-    // Release: pairs with the acquire in run(). After the last one the job is no longer ours to read.
+    // Release: pairs with the acquire in run(). After the last unit the job must not be read any more.
     if (done_.fetch_add(1, std::memory_order_release) + 1 == count) done_.notify_one();
   }
 }

@@ -1,6 +1,5 @@
-// leak.hpp: objects that live until the process ends, because a device or a thread that did not stop in time
-// may still use them. They are reachable from a list, so leak checkers report nothing.
-// Threads: any.
+// leak.hpp: objects that are never destroyed, because a device or a thread that did not stop in time may
+// still use them. A list refers to the objects, so that leak checkers do not report them. Threads: any.
 #pragma once
 
 #include <atomic>
@@ -9,7 +8,7 @@
 
 namespace tdcore {
 
-/// Moves `what` to where nothing destroys it. Without memory for that, nothing destroys it either.
+/// Moves `what` into an object that is never destroyed. If there is no memory for it, `what` is leaked too.
 template <typename T>
 void leak_on_purpose(T&& what) noexcept {
   struct Leaked {

@@ -1,15 +1,15 @@
-// limits.hpp: sizes that memory, records and files have in common. Threads: constants.
+// limits.hpp: sizes that are common to memory, records and files. Threads: constants.
 #pragma once
 
 #include <cstddef>
 
 namespace tdcore {
 
-/// The most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 inline constexpr std::size_t kMaxDims = 16;
-/// Bytes of a page of memory, and the alignment of direct writes to a disk.
+/// Size of a memory page in bytes, and the alignment of direct writes to a disk.
 inline constexpr std::size_t kPageBytes = 4096;
-/// The alignment of a tensor's values within a payload.
+/// Alignment of a tensor's values within a payload, in bytes.
 inline constexpr std::size_t kTensorAlignBytes = 64;
 
 }  // namespace tdcore

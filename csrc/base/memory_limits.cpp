@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
-std::atomic<std::uint64_t> pretended{kUnlimited};  // relaxed: a number, orders nothing
+std::atomic<std::uint64_t> pretended{kUnlimited};  // relaxed: the number orders no other access
 
-/// The number at the start of a file; kUnlimited when there is none ("max", no such file).
+/// The number at the start of a file; kUnlimited if there is no number ("max") or no file.
 std::uint64_t number_in(const std::string& path) {
   std::ifstream file(path);
   std::uint64_t value = 0;
@@ -27,14 +27,14 @@ std::uint64_t machine_bytes() {
   std::uint64_t kib = 0;
   std::string unit;
   while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib > 0 ? kib * 1024 : kUnlimited;  // 0: a sandbox that does not tell
+    if (key == "MemAvailable:") return kib > 0 ? kib * 1024 : kUnlimited;  // 0: a sandbox without the value
     std::getline(file, unit);
   }
   return kUnlimited;
 }
 
-/// What one cgroup leaves: its limit minus what cannot be dropped (page cache can). A group without a limit,
-/// with a limit of 0 (some sandboxes say so), or without statistics sets none.
+/// Available bytes in one cgroup: its limit minus the memory that cannot be dropped, unlike page cache.
+/// kUnlimited without a limit, with a limit of 0 (in some sandboxes), or without statistics.
 std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file,
                            std::initializer_list<std::string_view> held_keys) {
   const std::uint64_t limit = number_in(folder + limit_file);
@@ -49,7 +49,7 @@ std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file,
   return limit - std::min(limit, held);
 }
 
-/// All groups from ours to the root: any of them may be the tight one.
+/// The least available bytes of all groups from this process's group to the root.
 std::uint64_t unified_bytes(std::string path) {
   std::uint64_t least = kUnlimited;
   for (;;) {

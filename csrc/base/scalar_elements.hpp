@@ -1,7 +1,8 @@
-// scalar_elements.hpp: what one element of each type with statistics stands for.
+// scalar_elements.hpp: the value of one element, for each type with statistics.
 //
-// The same lines for the kernels of the CPU (stats/elements.hpp) and of devices (cuda/). Everything is in an
-// unnamed namespace: units with instruction-set flags of their own must not share what they instantiate.
+// The kernels of the CPU (stats/elements.hpp) and of devices (cuda/) share this code. Everything is in an
+// unnamed namespace, because translation units with their own instruction-set flags must not share
+// instantiated code.
 // Threads: pure functions.
 #pragma once
 
@@ -34,7 +35,7 @@ TDCORE_HD TDCORE_INLINE bool is_finite(double value) noexcept {
   return ((bits_as<u64>(value) >> 52) & 0x7ff) != 0x7ff;
 }
 
-/// Value of a float16: exact, as all of them are normal or zero in float32.
+/// Value of a float16. Exact, because every float16 is normal or zero as a float32.
 TDCORE_HD TDCORE_INLINE float half_value(u32 raw) noexcept {
 #if defined(__CUDA_ARCH__)
   float value;
@@ -52,7 +53,7 @@ TDCORE_HD TDCORE_INLINE float half_value(u32 raw) noexcept {
 #endif
 }
 
-// kFloatSums: blocks of them are summed in float32. kWide: needs float64 to be represented.
+// kFloatSums: blocks of the type are summed in float32. kWide: only float64 represents all values.
 struct F32Element {
   using Raw = u32;
   static constexpr bool kFloat = true, kWide = false, kFloatSums = false;
@@ -91,12 +92,12 @@ struct F8E5M2Element {
   TDCORE_HD static float short_value(u32 raw) noexcept { return half_value(raw << 8); }
   TDCORE_HD static double value(Raw raw) noexcept { return static_cast<double>(short_value(raw)); }
 };
-/// No Inf, one NaN per sign, which short_value() takes for what it would be as a number: 480.
+/// No Inf, and one NaN per sign, for which short_value() returns 480, the value of the same bits as a number.
 struct F8E4M3Element {
   using Raw = u8;
   static constexpr bool kFloat = true, kWide = false, kFloatSums = true;
   static constexpr Raw kSign = 0x80, kFirstNormal = 0x08;
-  TDCORE_HD static float short_value(u32 raw) noexcept {  // as a float16 its exponent is 8 too small
+  TDCORE_HD static float short_value(u32 raw) noexcept {  // read as a float16, the exponent is 8 too small
     return half_value((raw & 0x80u) << 8 | (raw & 0x7fu) << 7) * 256.0f;
   }
   TDCORE_HD static double value(Raw raw) noexcept {

@@ -7,7 +7,7 @@
 namespace tdcore {
 namespace {
 
-/// Entries that both array interfaces have. Borrowed from the interface.
+/// Entries of both array interfaces. Borrowed from the interface.
 struct Entries {
   explicit Entries(PyObject* interface)
       : data(PyDict_GetItemString(interface, "data")),
@@ -27,7 +27,7 @@ struct Entries {
   PyObject* typestr;
 };
 
-/// Element type by the name of the object's dtype. Clears errors.
+/// Element type for the name of the object's dtype. Clears errors.
 Dtype dtype_by_name(PyObject* object) {
   Dtype dtype = Dtype::kUnknown;
   if (const Owned descriptor(PyObject_GetAttr(object, names().dtype)); descriptor)
@@ -36,8 +36,7 @@ Dtype dtype_by_name(PyObject* object) {
   return dtype;
 }
 
-/// Fills in element type and address. by_typestr: the typestr names the element type where `named` is
-/// unknown.
+/// Sets element type and address. by_typestr: the typestr gives the element type if `named` is unknown.
 DropReason read_memory(const Entries& entries, Dtype named, bool by_typestr, TensorView& view) {
   const char* code = PyUnicode_AsUTF8(entries.typestr);
   if (code == nullptr) return DropReason::kUnreadable;
@@ -47,7 +46,7 @@ DropReason read_memory(const Entries& entries, Dtype named, bool by_typestr, Ten
   return PyErr_Occurred() != nullptr ? DropReason::kUnreadable : DropReason::kNone;
 }
 
-/// Why set_dims() has returned false.
+/// The reason why set_dims() has returned false.
 DropReason failure_of_dims(PyObject* shape) {
   if (PyErr_Occurred() != nullptr) return DropReason::kUnreadable;
   return PySequence_Size(shape) > static_cast<Py_ssize_t>(kMaxDims) ? DropReason::kTooLarge
@@ -85,7 +84,7 @@ DropReason TensorReader::read_buffer(PyObject* object, TensorView& view) {
   if (buffer.ndim > static_cast<int>(kMaxDims)) return DropReason::kTooLarge;
   const auto ndim = static_cast<std::size_t>(buffer.ndim);
   std::int64_t* dims = take_words(2 * ndim);
-  bool whole = true;  // strides are whole elements, nothing behind pointers
+  bool whole = true;  // strides are multiples of the element size, without indirection
   for (std::size_t i = 0; i < ndim; ++i) {
     dims[i] = buffer.shape[i];
     dims[ndim + i] = buffer.strides[i] / buffer.itemsize;
@@ -113,7 +112,7 @@ DropReason TensorReader::read_array_interface(PyObject* object, bool may_copy, T
   if (set_dims(entries.shape, entries.strides, item_bytes(view), view)) return check_view(view);
   reason = failure_of_dims(entries.shape);
   if (!may_copy || reason != DropReason::kUnreadable || PyErr_Occurred() != nullptr) return reason;
-  PyObject* copy = call_method(object, n.copy);  // its strides are whole elements
+  PyObject* copy = call_method(object, n.copy);  // its strides are multiples of the element size
   if (copy == nullptr) return DropReason::kUnreadable;
   keep(copy);
   return read_array_interface(copy, false, view);
@@ -127,7 +126,7 @@ DropReason TensorReader::read_cuda_interface(PyObject* object, bool has_dlpack, 
   if (reason != DropReason::kNone) return reason;
   const Owned interface(PyObject_GetAttr(object, n.cuda_interface));
   if (!interface && has_dlpack && PyErr_ExceptionMatches(PyExc_Exception) != 0) {
-    PyErr_Clear();  // some refuse dtypes there that DLPack has (bfloat16)
+    PyErr_Clear();  // some objects reject dtypes here that DLPack has (bfloat16)
     return read_dlpack(object, view);
   }
   if (!interface || PyDict_Check(interface.get()) == 0) return DropReason::kUnreadable;
@@ -139,7 +138,7 @@ DropReason TensorReader::read_cuda_interface(PyObject* object, bool has_dlpack, 
   if (!entries.complete() || (mask != nullptr && mask != Py_None)) return DropReason::kUnreadable;
   reason = read_memory(entries, dtype_by_name(object), true, view);
   if (reason != DropReason::kNone) return reason;
-  // None: the values are there, on every stream. 0 is not allowed: it could mean two streams.
+  // None: the values are ready for every stream. 0 is not allowed, because it could mean two streams.
   const bool names_stream = stream != nullptr && stream != Py_None;
   if (names_stream) view.stream = PyLong_AsUnsignedLongLong(stream);
   if (PyErr_Occurred() != nullptr || (names_stream && view.stream == 0)) return DropReason::kUnreadable;

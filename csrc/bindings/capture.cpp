@@ -1,8 +1,8 @@
-// Ring.capture() and stats(): lists of Python objects into the core.
+// Ring.capture() and stats(): conversion of lists of Python objects for the core.
 //
-// The GIL is held while the objects are read, and kept for small copies: giving it away for a microsecond
-// invites a wait of a switch interval to get it back. It is released for kReleaseBytes or more, and while
-// waiting for room. References to all objects are held until the call ends.
+// The GIL is held while the objects are read, and for small copies, because after a release of a microsecond
+// the thread may wait a switch interval to get the GIL back. The GIL is released for kReleaseBytes or more,
+// and while the call waits for room. References to all objects are held until the call ends.
 #include <pybind11/pybind11.h>
 
 #include <chrono>
@@ -27,15 +27,15 @@ namespace {
 constexpr std::uint64_t kReleaseBytes = 256 * 1024;
 constexpr int kMaxThreads = 64;
 
-/// A list or tuple of the objects; TypeError when there is none to be had.
+/// A list or tuple of the objects. Raises TypeError for an object that is not iterable.
 py::object as_sequence(py::handle tensors) {
   PyObject* sequence = PySequence_Fast(
-      tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (a list, say)");
+      tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (such as a list)");
   if (sequence == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(sequence);
 }
 
-/// One number per tensor, of a fixed width, in any contiguous buffer.
+/// One number per tensor, with a fixed size, in any contiguous buffer.
 class Numbers {
  public:
   Numbers(py::handle source, const char* name, const char* what, Py_ssize_t item_bytes, std::size_t count) {
@@ -63,7 +63,7 @@ class Numbers {
   Py_buffer buffer_{};
 };
 
-/// Fills `requests` from the objects that the reader holds. Returns the bytes that a capture has to read.
+/// Fills `requests` from the objects that the reader holds. Returns the number of bytes to read.
 std::uint64_t plan(ThreadScratch& scratch, std::size_t count, const Numbers& names, const Numbers& flags) {
   std::uint64_t bytes = 0;
   scratch->requests.resize(count);
@@ -171,25 +171,44 @@ py::bytes stats_objects(py::handle tensors, int threads) {
   return packed;
 }
 
-constexpr const char* kCaptureDoc = R"(Captures a list of tensors into the ring, as they are now.
+constexpr const char* kCaptureDoc = R"(Capture the current values of a list of tensors into the ring.
 
-tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
-anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
-means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
-(0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. The upper
-four bits of a flag hold a key of ABSENT_REASONS, or 0; they are used where the tensor is None. mode: 1 train, 2 eval, 3
-predict, 4 global. What lies on a device is read there later, behind what its stream does now.
-Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
-Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
-after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits
-for room.)";
+Never raises for a tensor that cannot be read. In a forked child, and after close(), it returns 0 and does nothing.
+Threads: any. Releases the GIL for 256 KiB or more, and while it waits for room. Values on a device are read after
+the work that is enqueued in the device's stream.
+
+Args:
+    tensors: Torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays, objects with
+        __dlpack__, numbers; with any strides; in host memory, or on a CUDA device for which the ring has a device
+        lane. None means that there is no value (a parameter without gradient): a row "absent".
+    names: One uint32 per tensor, from intern() (0xFFFFFFFF: the table was full).
+    flags: One uint8 per tensor: 1 saves the values, 2 computes statistics, 3 does both. The upper four bits have a
+        key of ABSENT_REASONS, or 0; they are used for a tensor that is None.
+    step: Global step.
+    mode: 1 train, 2 eval, 3 predict, 4 global.
+    mode_step: Step within the mode.
+    call: Number of earlier captures of these names in the step.
+
+Returns:
+    The number of tensors that were not stored as requested. counters() has each of them with a reason.
+
+Raises:
+    TypeError, ValueError: The lists do not match.)";
 
 constexpr const char* kStatsDoc =
-    R"(Statistics of each tensor, from one pass over its values: packed STATS_DTYPE records, one per tensor.
+    R"(Compute the statistics of each tensor in one pass over its values.
 
-tensors: as for Ring.capture(), except for None. threads: helper threads for tensors of more than a million elements.
-numpy.frombuffer(stats(tensors), STATS_DTYPE) reads the result. The same values give the same bits for any number of threads.
-TypeError names the first object that cannot be read and why. Releases the GIL for 256 KiB or more.)";
+Releases the GIL for 256 KiB or more. The result is bit for bit the same for any number of threads.
+
+Args:
+    tensors: The same objects as for Ring.capture(), except None.
+    threads: Number of threads for tensors of more than a million elements.
+
+Returns:
+    Packed STATS_DTYPE records, one per tensor: numpy.frombuffer(stats(tensors), STATS_DTYPE).
+
+Raises:
+    TypeError: An object cannot be read. The message has its index and the reason.)";
 
 }  // namespace
 

@@ -23,8 +23,8 @@ void bind_tables(py::module_& module);  // bindings/tables.cpp
 
 namespace {
 
-/// The consumer with the names read so far. The mutex is for Python threads that share one: calls here run
-/// without the GIL.
+/// A consumer with the names that were read so far. The mutex is for Python threads that share a consumer,
+/// because its calls run without the GIL.
 struct SharedConsumer {
   explicit SharedConsumer(std::vector<std::shared_ptr<RingMemory>> lanes) : consumer(std::move(lanes)) {}
 
@@ -34,7 +34,7 @@ struct SharedConsumer {
   std::vector<Name> names;
 };
 
-/// A drain, its file plan, and the memory that both point into. One thread at a time.
+/// A drain, its file plan, and the memory to which both refer. One thread at a time.
 struct SharedDrained {
   std::shared_ptr<SharedConsumer> owner;
   DrainedBatches drained;
@@ -89,7 +89,7 @@ std::shared_ptr<SharedDrained> drain_records(const std::shared_ptr<SharedConsume
 
 void release_records(SharedConsumer& self, SharedDrained& drained) {
   if (drained.owner.get() != &self) throw py::value_error("this Drained came from another Consumer");
-  if (drained.released) throw py::value_error("this Drained has been released already");
+  if (drained.released) throw py::value_error("this Drained has already been released");
   const std::lock_guard lock(self.mutex);
   release(self.consumer, drained.drained);
   drained.released = true;
@@ -133,7 +133,7 @@ void request_stop(SharedConsumer& self, const std::string& text) {
                           " bytes of text, got " + std::to_string(text.size()));
   }
   const std::lock_guard lock(self.mutex);
-  (void)self.consumer.request_stop(text);  // false only in a forked child, where nothing is done
+  (void)self.consumer.request_stop(text);  // false only in a forked child, where the call has no effect
 }
 
 bool try_post_request(SharedConsumer& self, const std::string& text) {
@@ -147,7 +147,7 @@ bool try_post_request(SharedConsumer& self, const std::string& text) {
 
 // ---- Drained
 
-/// The names that the rows with payload need, by id. Looked up before the GIL is released.
+/// The names of the rows with payload, by id. Copied before the GIL is released.
 std::vector<std::string> needed_names(const DrainedBatches& drained, const py::sequence& names) {
   const std::size_t known = py::len(names);
   std::vector<std::string> result;
@@ -163,9 +163,10 @@ std::vector<std::string> needed_names(const DrainedBatches& drained, const py::s
 std::uint64_t plan(SharedDrained& self, const py::sequence& names, const std::string& run_id) {
   if (self.released)
     throw py::value_error(
-        "plan_segment() must come before release(): the payloads' space has been given back");
+        "plan_segment() must be called before release(): the space of the payloads has been released");
   if (!self.owner->consumer.usable())
-    throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
+    throw std::runtime_error(
+        "plan_segment() cannot be called in a forked child: the ring belongs to the parent");
   const std::vector<std::string> texts = needed_names(self.drained, names);
   const py::gil_scoped_release unlocked;
   self.segment =
@@ -176,7 +177,7 @@ std::uint64_t plan(SharedDrained& self, const py::sequence& names, const std::st
 py::list segment_parts(const std::shared_ptr<SharedDrained>& self) {
   if (self->released)
     throw py::value_error(
-        "segment_parts() must come before release(): the payloads' space has been given back");
+        "segment_parts() must be called before release(): the space of the payloads has been released");
   py::list parts;
   for (const SegmentPiece& piece : self->segment.pieces())
     parts.append(view_of(self, piece.data, piece.bytes));
@@ -195,27 +196,50 @@ py::object rows(const std::shared_ptr<SharedDrained>& self) {
 }
 
 constexpr const char* kConsumerDoc =
-    R"(The flusher's side of a ring: reads its records in order and gives the space back.
+    R"(The flusher's side of a ring: reads its records in order and releases their space.
 
-fds: Ring.fds, or the descriptor of a ring without lanes; they are duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
-record that was not released. Threads may share one. In a forked child nothing is done.
-Raises ValueError (not a ring, or one of another build) or OSError.)";
+A ring has one consumer at a time. A new consumer continues at the first record that was not released. Threads may
+share a consumer. In a forked child every method does nothing.
+
+Args:
+    fds: Ring.fds, or the descriptor of a ring without device lanes. The descriptors are duplicated, so the caller
+        may close its own.
+
+Raises:
+    ValueError: A descriptor is not a ring, or is a ring of another build.
+    OSError: The ring cannot be mapped.)";
 
 constexpr const char* kDrainDoc =
-    R"(Takes committed records, up to max_records and max_bytes together, but at least one if there is one.
+    R"(Take committed records. Their payloads stay in the ring until release().
 
-producer_dead: pass True only when the trainer's process is known to be gone: records it left unfinished are then skipped and counted as torn.
-Payloads stay in the ring until release().)";
+Args:
+    max_bytes: Maximum size of the records in total, in bytes. A single larger record is taken alone.
+    max_records: Maximum number of records. At least one record is taken if there is one.
+    producer_dead: Pass True only if the trainer's process has ended. Its unfinished records are then skipped and
+        counted as torn.)";
 
 constexpr const char* kReportDoc =
-    R"(Beats the heart and adds to what Ring.progress() says: records, bytes and rows are those since the last report.
+    R"(Update the heartbeat and the totals of Ring.progress().
 
-last_step: the largest one is kept. error: text of an error, counted as one; the last one is shown (first 1024 bytes). An empty text ends it.)";
+Args:
+    records: Number of records since the last report.
+    bytes: Number of bytes since the last report.
+    rows: Number of rows since the last report.
+    last_step: Highest step so far. The largest number of all reports is kept.
+    error: Text of an error, which is counted; Ring.progress() has the last text (its first 1024 bytes). An empty
+        text means that the error is over.)";
 
 constexpr const char* kPlanDoc =
-    R"(Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
+    R"(Plan a safetensors file of the payloads, and set segment_offset and crc32c of `rows`.
 
-names: text by name id; ids beyond it become '?<id>'. run_id: of the run, for the file's metadata. Without the GIL while hashing.)";
+Releases the GIL while it computes checksums.
+
+Args:
+    names: Names by id. A row whose id is not in the list is named '?<id>'.
+    run_id: Id of the run, for the metadata of the file.
+
+Returns:
+    The size of the file in bytes; 0 without payload.)";
 
 }  // namespace
 
@@ -225,7 +249,7 @@ void bind_consumer(py::module_& module) {
   py::class_<OwnedBytes>(module, "_Bytes", py::buffer_protocol()).def_buffer(&buffer_of);
 
   py::class_<SharedDrained, std::shared_ptr<SharedDrained>>(
-      module, "Drained", "What Consumer.drain() took. One thread at a time.")
+      module, "Drained", "The records of one Consumer.drain(). One thread at a time.")
       .def_property_readonly(
           "first_ticket", [](const SharedDrained& self) { return self.drained.first.ticket; },
           "Ticket of the first record.")
@@ -233,22 +257,23 @@ void bind_consumer(py::module_& module) {
           "end_ticket", [](const SharedDrained& self) { return self.drained.end.ticket; },
           "Ticket after the last record.")
       .def_property_readonly(
-          "records", [](const SharedDrained& self) { return self.drained.records; }, "Batches and documents.")
+          "records", [](const SharedDrained& self) { return self.drained.records; },
+          "Number of batches and documents.")
       .def_property_readonly(
           "torn", [](const SharedDrained& self) { return self.drained.torn; },
-          "Records that were unfinished or corrupt.")
+          "Number of records that were unfinished or corrupt.")
       .def_property_readonly(
           "payload_bytes", [](const SharedDrained& self) { return self.drained.payload_bytes; },
-          "Sum over the rows.")
+          "Size of all payloads in bytes.")
       .def_property_readonly(
           "whole_step", [](const SharedDrained& self) { return self.drained.whole_step; },
-          "The highest step that a marker among these records says is over; None without a marker.")
+          "The highest step that a marker among these records marks as complete; None without a marker.")
       .def_property_readonly("rows", &rows,
                              "One ROW_DTYPE struct per entry, in ticket order, as a read-only buffer.")
       .def_property_readonly("documents", &documents, "Pairs of key and bytes, in ticket order.")
       .def("plan_segment", &plan, py::arg("names"), py::arg("run_id") = "", kPlanDoc)
       .def("segment_parts", &segment_parts,
-           "The planned file as buffers, in file order. Those of large payloads lie in the ring: use them "
+           "The planned file as buffers, in file order. Buffers of large payloads are in the ring: use them "
            "before release().");
 
   py::class_<SharedConsumer, std::shared_ptr<SharedConsumer>>(module, "Consumer", kConsumerDoc)
@@ -256,16 +281,18 @@ void bind_consumer(py::module_& module) {
       .def("drain", &drain_records, py::arg("max_bytes"), py::arg("max_records"),
            py::arg("producer_dead") = false, kDrainDoc)
       .def("release", &release_records, py::arg("drained"),
-           "Gives the space of a drain back, in the order of the drains; what was read is final then. "
-           "ValueError when done twice, RuntimeError when out of order.")
-      .def("names", &names_from, py::arg("start"), "(name, kind, origin, shard) of every id from `start` on.")
+           "Release the space of a drain. The reads are final then. Raises ValueError if the drain is "
+           "already released, and RuntimeError if an earlier drain is not released.")
+      .def("names", &names_from, py::arg("start"),
+           "Tuples (name, kind, origin, shard) of all ids from `start` on.")
       .def_property_readonly(
           "closing", [](const SharedConsumer& self) { return self.consumer.closing(); },
-          "The trainer takes no more records.")
+          "Whether the trainer accepts no further records.")
       .def_property_readonly(
           "epoch", [](const SharedConsumer& self) { return self.consumer.epoch(); },
-          "This is the n-th consumer of the ring.")
-      .def_property_readonly("head_ticket", &head_ticket, "Records released so far, over all consumers.")
+          "Number of this consumer among all consumers of the ring, from 1.")
+      .def_property_readonly("head_ticket", &head_ticket,
+                             "Number of records released so far, by all consumers.")
       .def_property_readonly(
           "pending_records", [](const SharedConsumer& self) { return self.consumer.pending_records(); },
           "Reserved, not released.")
@@ -274,31 +301,33 @@ void bind_consumer(py::module_& module) {
           "Reserved, not released.")
       .def_property_readonly(
           "data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); },
-          "Bytes that the ring may come to hold, or holds while no more memory is to be had; of the smallest "
-          "lane.")
+          "Data bytes to which the ring may grow, or its current size if there is no more memory; the least "
+          "of all lanes.")
       .def_property_readonly(
           "slots", [](const SharedConsumer& self) { return self.consumer.slots(); },
-          "Number of records the ring can hold; of the smallest lane.")
+          "Maximum number of records; the least of all lanes.")
       .def_property_readonly(
           "fill", [](const SharedConsumer& self) { return self.consumer.fill(); },
-          "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger, in the fullest lane.")
+          "Used share of the fullest lane's bytes or slots, whichever is larger, from 0 to 1.")
       .def_property_readonly(
           "early_commits", [](const SharedConsumer& self) { return self.consumer.early_commits(); },
-          "Records of a device that were found committed before their values were there.")
+          "Number of a device's records that were found committed before their values had arrived.")
       .def(
           "counters", [](const SharedConsumer& self) { return counters_dict(self.consumer.counters()); },
-          "As Ring.counters().")
+          "The same as Ring.counters().")
       .def("count_drop", &count_drop, py::arg("reason"), py::arg("tensors"), py::arg("bytes"),
-           "Counts tensors that were not kept; reason: a key of DROP_REASONS.")
+           "Count tensors that were not stored. reason: a key of DROP_REASONS.")
       .def("report", &report, py::kw_only(), py::arg("records"), py::arg("bytes"), py::arg("rows"),
            py::arg("last_step"), py::arg("error") = py::none(), kReportDoc)
       .def("request_stop", &request_stop, py::arg("text"),
-           "Passes a stop request on to the trainer; the first one stands.")
-      .def("try_post_request", &try_post_request, py::arg("text"),
-           "Passes another request on to the trainer. False while the one before has not been taken.")
+           "Pass a stop request to the trainer. Later requests do not replace the first one.")
+      .def(
+          "try_post_request", &try_post_request, py::arg("text"),
+          "Pass another request to the trainer. Returns False while the previous request has not been taken.")
       .def_property_readonly(
           "requests_posted", [](const SharedConsumer& self) { return self.consumer.requests_posted(); },
-          "Requests passed on by try_post_request() so far, by earlier consumers of the ring too.");
+          "Number of requests of try_post_request() so far, including requests of earlier consumers of the "
+          "ring.");
 }
 
 }  // namespace tdcore

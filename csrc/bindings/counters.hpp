@@ -1,5 +1,5 @@
 // bindings/counters.hpp: totals and texts of the control page as Python objects, for both sides of the ring.
-// Threads: with the GIL.
+// Threads: any, with the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>

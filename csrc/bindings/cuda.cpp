@@ -1,4 +1,4 @@
-// What doctor and CI ask of CUDA: a report of the machine, and the kernels compiled without a device.
+// CUDA functions for `tdcore doctor` and CI: a report on the machine, and kernels compiled without a device.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -74,8 +74,8 @@ py::bytes compile_kernels(int architecture, const Folders& folders) {
   return py::bytes(image);
 }
 
-/// Where packages lie that may bring NVRTC: sys.path as it is when the extension is imported. Nothing is
-/// looked for before a device needs it.
+/// Stores sys.path at the time when the extension is imported: folders of packages that may contain NVRTC.
+/// The folders are searched only when a device needs NVRTC.
 void note_package_folders() {
   std::vector<std::string> folders;
   PyObject* const path = PySys_GetObject("path");  // borrowed
@@ -84,7 +84,7 @@ void note_package_folders() {
     if (!py::isinstance<py::str>(folder)) continue;
     const char* const text = PyUnicode_AsUTF8(folder.ptr());
     if (text == nullptr) {
-      PyErr_Clear();  // a path that is not a text: nothing of NVIDIA's is in it
+      PyErr_Clear();  // a path that is not valid text contains no package of NVIDIA
     } else if (text[0] != '\0') {
       folders.emplace_back(text);
     }
@@ -98,15 +98,14 @@ void bind_cuda(py::module_& module) {
   note_package_folders();
   module.def(
       "cuda_report", &cuda_report, py::kw_only(), py::arg("folders") = py::none(),
-      "What of CUDA works on this machine: driver, devices with their kernels and way of committing, NVRTC.\n"
-      "Starts CUDA: for a process that ends soon and forks no more. folders: where packages lie that may\n"
-      "bring NVRTC; None is sys.path. Reasons are empty where all is well.");
-  module.def(
-      "compile_kernels", &compile_kernels, py::arg("architecture"), py::kw_only(),
-      py::arg("folders") = py::none(),
-      "The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or "
-      "PTX\n"
-      "where it has no machine code for it. Needs no device. Raises RuntimeError with the compiler's words.");
+      "Report the state of CUDA on this machine: driver, devices with kernels and way of committing, "
+      "NVRTC.\nA reason is empty if the part works. Starts CUDA, so call it only in a process that ends soon "
+      "and does\nnot fork afterwards. folders: folders of packages that may contain NVRTC; None: sys.path.");
+  module.def("compile_kernels", &compile_kernels, py::arg("architecture"), py::kw_only(),
+             py::arg("folders") = py::none(),
+             "Compile the kernels with NVRTC for an architecture (90 is compute capability 9.0). Needs no "
+             "device.\nReturns a cubin, or PTX if NVRTC cannot generate machine code for the architecture. "
+             "Raises RuntimeError\nwith the message of the compiler.");
 }
 
 }  // namespace tdcore

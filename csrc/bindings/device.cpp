@@ -1,7 +1,7 @@
-// Captures that meet devices, and what Python may ask of a ring's devices. Adds to class Ring.
+// Captures of tensors on devices, and methods of class Ring for devices.
 //
-// Captures enqueue with the GIL held (microseconds); it is given away while a device is set up and while a
-// capture waits for room.
+// Captures enqueue work with the GIL held (microseconds). The GIL is released while a device is set up and
+// while a capture waits for room.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -55,12 +55,13 @@ void close_ring(DeviceRing& self) {
 
 void use_device(const DeviceRing& self, int device, py::handle capsule, bool host_tensors) {
   DeviceSet* const devices = self.devices();
-  if (devices == nullptr) throw py::value_error("the ring has no device lanes; give it device_lanes=1");
-  // A factory is copied, a device is not.
+  if (devices == nullptr)
+    throw py::value_error("the ring has no device lanes; create the Ring with device_lanes=1");
+  // A factory must be copyable, and a device is not, so the device is in a shared pointer.
   const auto given = std::make_shared<std::unique_ptr<Device>>(take_device(capsule));
   if (!devices->set_factory(device, [given](int, std::string&) { return std::move(*given); }))
     throw py::value_error("device " + std::to_string(device) +
-                          " is in use already; replace it before the first capture");
+                          " is already in use; replace it before the first capture");
   if (host_tensors) devices->redirect_host(device);
 }
 
@@ -68,7 +69,7 @@ void use_device(const DeviceRing& self, int device, py::handle capsule, bool hos
 
 CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
                                    const StepContext& step_context) {
-  (void)devices.take_read();  // given back here, with the GIL
+  (void)devices.take_read();  // exports are released here, with the GIL
   for (const TensorRequest& request : scratch->requests) {
     const TensorView& view = request.tensor;
     if (request.status != EntryStatus::kOk) continue;
@@ -105,8 +106,8 @@ void bind_device(py::module_& module) {
     ring.attr(name) = py::cpp_function(function, py::name(name), py::is_method(ring), extra...);
   };
   add("mark_step_end", &mark_step_end, py::arg("step"),
-      "Says that this step and all before it are over, behind all that was captured; -1: that steps will be "
-      "marked. False when there is no room.");
+      "Mark this step and all earlier steps as complete, after all captured tensors. -1 announces that steps "
+      "will be marked. Returns False if there is no room.");
   add(
       "prepare_device",
       [](DeviceRing& self, int device) {
@@ -114,22 +115,23 @@ void bind_device(py::module_& module) {
         return self.devices() != nullptr && self.devices()->prepare(device);
       },
       py::arg("device"),
-      "Sets a CUDA device up, which its first capture would do else. Whether its tensors can be captured; "
-      "device_refusals() says why not. Not while one of its streams is being captured into a graph.");
+      "Set up a CUDA device, which its first capture would do otherwise. Returns whether the device's "
+      "tensors can be captured; device_refusals() has the reason if they cannot. Must not be called while a "
+      "stream of the device is being captured into a CUDA graph.");
   add(
       "device_refusals",
       [](const DeviceRing& self) {
         return self.devices() != nullptr ? self.devices()->refusals() : std::string();
       },
-      "Why devices that were met are not used, a line each; empty when all are.");
+      "Reasons why devices of captured tensors are not used, one per line; empty if all are used.");
   add("device_reports", &device_reports,
-      "What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, "
-      "early_commits, in_flight, error.");
-  add("close", &close_ring, "Waits for calls in flight and unmaps. Later calls do nothing.");
+      "A report for each device of captured tensors: device, name, kernels, rung (the way to commit "
+      "records), rung_reason, arena_bytes, early_commits, in_flight, error.");
+  add("close", &close_ring, "Wait for calls in progress and unmap the memory. A further call has no effect.");
   add("_use_device", &use_device, py::arg("id"), py::arg("device"), py::kw_only(), py::arg("host_tensors"),
-      "For tests: captures tensors of device `id` with the device in a capsule of tests._sim.\n"
-      "With host_tensors, tensors in host memory are captured as if they were on it.\n"
-      "Raises ValueError when the ring has no device lanes or the device is in use.");
+      "For tests: capture tensors of device `id` with the device in a capsule of tests._sim.\nWith "
+      "host_tensors, tensors in host memory are captured as if they were on this device.\nRaises ValueError "
+      "if the ring has no device lanes or the device is in use.");
 }
 
 }  // namespace tdcore

@@ -30,7 +30,7 @@ inline pybind11::capsule device_capsule(std::unique_ptr<Device> device) {
 inline std::unique_ptr<Device> take_device(pybind11::handle capsule) {
   if (PyCapsule_IsValid(capsule.ptr(), kDeviceCapsule) == 0)
     throw pybind11::type_error("device must be a capsule named '" + std::string(kDeviceCapsule) +
-                               "', as tests._sim makes it");
+                               "' of tests._sim");
   return std::move(
       *static_cast<std::unique_ptr<Device>*>(PyCapsule_GetPointer(capsule.ptr(), kDeviceCapsule)));
 }

@@ -7,7 +7,8 @@
 namespace tdcore {
 namespace {
 
-/// object.__dlpack__(...). version: names the newest one that we read, else not. stream: named when not 0.
+/// object.__dlpack__(...). version: whether to pass the newest version that tdcore reads. stream: passed if
+/// not 0.
 PyObject* call_dlpack(PyObject* object, bool version, long stream) {
   const Names& n = names();
   const Owned method(PyObject_GetAttr(object, n.dlpack));
@@ -37,7 +38,7 @@ PyObject* call_dlpack(PyObject* object, bool version, long stream) {
 }  // namespace
 
 /// Checks the description of a DLPack tensor and copies it into a view.
-/// api: of the framework on whose current stream a tensor in device memory is read.
+/// api: table of the framework whose current stream is used for a tensor in device memory.
 DropReason TensorReader::adopt(const dlpack::Tensor& tensor, const dlpack::ExchangeApi* api,
                                TensorView& view) {
   if (!dlpack::is_host(tensor.device.type)) {
@@ -75,7 +76,8 @@ DropReason TensorReader::read_exchange(PyObject* object, const dlpack::ExchangeA
 }
 
 DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
-  const dlpack::Device device = device_by_dlpack(object);  // first: exporting may synchronise a device
+  const dlpack::Device device =
+      device_by_dlpack(object);  // first, because exporting may synchronize a device
   if (PyErr_Occurred() != nullptr) return DropReason::kUnreadable;
   long stream = 0;
   if (device.type >= 0 && !dlpack::is_host(device.type)) {
@@ -85,7 +87,7 @@ DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
     stream = kDefaultStream;
   }
   PyObject* capsule = call_dlpack(object, true, stream);
-  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // from before versions
+  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // a producer without versions
     PyErr_Clear();
     capsule = call_dlpack(object, false, stream);
   }
@@ -94,7 +96,7 @@ DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
   return take_capsule(capsule, view);
 }
 
-/// Takes the tensor in a capsule, to be given back.
+/// Takes the tensor in a capsule. It is released later.
 DropReason TensorReader::take_capsule(PyObject* capsule, TensorView& view) {
   Export taken;
   dlpack::Tensor* tensor = nullptr;

@@ -1,5 +1,5 @@
 // bindings/errors.hpp: C++ errors of the operating system as Python's OSError.
-// Threads: with the GIL.
+// Threads: any, with the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,7 +8,7 @@
 
 namespace tdcore {
 
-/// OSError(errno, text[, filename]); Python picks the subclass (FileExistsError, ...) by errno.
+/// Raises OSError(errno, text[, filename]); Python selects the subclass (FileExistsError, ...) by errno.
 [[noreturn]] inline void throw_os_error(const std::system_error& error,
                                         const pybind11::object& filename = pybind11::none()) {
   namespace py = pybind11;

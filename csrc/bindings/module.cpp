@@ -1,6 +1,5 @@
-// The extension module tdcore._core. Each part binds itself; this file has the list of the parts.
-// The module relies on the GIL (its look-up tables are guarded by it), so it does not declare
-// mod_gil_not_used.
+// The extension module tdcore._core. Each file binds its own part; this file has the list of the parts. The
+// GIL guards the look-up tables of the module, so the module does not declare mod_gil_not_used.
 #include <pybind11/pybind11.h>
 
 namespace py = pybind11;
@@ -9,7 +8,7 @@ namespace tdcore {
 void bind_stats(py::module_& module);
 void bind_ring(py::module_& module);
 void bind_consumer(py::module_& module);
-void bind_capture(py::module_& module);  // adds to Ring, so after bind_ring
+void bind_capture(py::module_& module);  // adds methods to Ring, so called after bind_ring
 void bind_device(py::module_& module);   // likewise
 void bind_cuda(py::module_& module);
 }  // namespace tdcore

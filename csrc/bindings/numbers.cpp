@@ -20,7 +20,7 @@ DropReason TensorReader::read_integer(PyObject* object, TensorView& view) {
     return value == -1 && PyErr_Occurred() != nullptr ? DropReason::kUnreadable
                                                       : one_element(&value, Dtype::kI64, view);
   }
-  const double rounded = PyLong_AsDouble(object);  // beyond 64 bits: the nearest double
+  const double rounded = PyLong_AsDouble(object);  // more than 64 bits: the nearest double
   if (PyErr_Occurred() != nullptr) return DropReason::kUnsupportedDtype;
   return one_element(&rounded, Dtype::kF64, view);
 }

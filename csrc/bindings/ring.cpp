@@ -1,5 +1,5 @@
-// The trainer's side of the ring: class Ring, without capture() (bindings/capture.cpp) and what concerns
-// devices (bindings/device.cpp), which are added to it.
+// The trainer's side of the ring: class Ring. bindings/capture.cpp adds capture(), and bindings/device.cpp
+// adds the methods for devices.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -66,14 +66,14 @@ std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t sl
   config.device_lane_slots = device_lane_slots;
   config.device_arena_bytes = device_arena_bytes;
   try {
-    const py::gil_scoped_release unlocked;  // taking the memory lasts about 0.3 s per GiB
+    const py::gil_scoped_release unlocked;  // allocation takes about 0.3 s per GiB
     return std::make_shared<DeviceRing>(config, &cuda::open_cuda_device);
   } catch (const std::system_error& error) {
     throw_os_error(error);
   }
 }
 
-/// Of UTF-8 text.
+/// Whether UTF-8 text has more than kMostNameChars characters.
 bool is_too_long(std::string_view name) noexcept {
   if (name.size() <= kMostNameChars) return false;
   const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
@@ -121,7 +121,7 @@ py::dict progress(const DeviceRing& self) {
   return result;
 }
 
-/// A method of Ring as a method of the bound class.
+/// Wraps a method of Ring as a method of the bound class.
 template <typename Result, typename... Arguments>
 auto of_ring(Result (Ring::*method)(Arguments...) const) {
   return [method](const DeviceRing& self, Arguments... arguments) -> Result {
@@ -136,20 +136,33 @@ auto of_ring(Result (Ring::*method)(Arguments...)) {
 }
 
 constexpr const char* kRingDoc =
-    R"(The trainer's side of the ring that a flusher reads through a file descriptor.
+    R"(The trainer's side of the ring. A flusher reads the ring through its file descriptors.
 
-data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). data_bytes and names_bytes are the most:
-the ring begins with 1 to 4 MiB of data and takes more memory when a record finds no room, and names take theirs as they come.
-policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
-(keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
-sleep until there is some.
-device_lanes (0 to 8): rings beside this one, for records that accelerators write, of device_lane_bytes and device_lane_slots
-each; their memory is taken when their device is first used. device_arena_bytes: of each device's memory, for payloads on their way.
-Any thread may call anything. In a forked child and after close() every method does nothing.
-Raises ValueError (sizes) or OSError (no memory).)";
+Threads: any. In a forked child and after close() every method does nothing.
+
+Args:
+    data_bytes: Maximum size of the data, a power of two from 64 KiB to 64 GiB. The ring begins with 1 to
+        4 MiB and allocates more memory when a record finds no room.
+    slots: Maximum number of records, a power of two from 16 to 2**20.
+    names_bytes: Maximum size of the table of names, a power of two from 4 KiB to 1 GiB. Its memory is
+        allocated when names are added.
+    policy: Behavior of a capture if there is no room: 'block' (wait up to block_timeout_seconds, then drop),
+        'drop', or 'degrade' (store statistics without payloads).
+    block_timeout_seconds: Maximum time that a capture waits for room.
+    threads: Number of threads for the work of a large capture, including the caller. The other threads sleep
+        between captures.
+    device_lanes: Number of additional rings, 0 to 8, for records that accelerators write, one per device. The
+        memory of such a ring is allocated when its device is first used.
+    device_lane_bytes: Size of the data of each additional ring.
+    device_lane_slots: Number of records of each additional ring.
+    device_arena_bytes: Size of the buffer in each device's memory for payloads that are being copied.
+
+Raises:
+    ValueError: A size is invalid.
+    OSError: There is not enough memory.)";
 
 constexpr const char* kPretendDoc =
-    R"(For tests: rings of this process find no more than this much memory, in bytes. None: what there is.)";
+    R"(For tests: limit the available memory that rings of this process find, in bytes. None: no limit.)";
 
 }  // namespace
 
@@ -167,54 +180,56 @@ void bind_ring(py::module_& module) {
            py::arg("device_lane_slots") = RingConfig{}.device_lane_slots,
            py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes)
       .def_property_readonly("fd", of_ring(&Ring::fd),
-                             "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
+                             "Descriptor of the memfd, for the flusher; -1 after close().")
       .def_property_readonly(
           "fds", of_ring(&Ring::fds),
           "Descriptors of the main ring and of its lanes, for Consumer; empty after close().")
-      .def_property_readonly("early_commits", of_ring(&Ring::early_commits),
-                             "Records of a device that were found committed before their values were there.")
+      .def_property_readonly(
+          "early_commits", of_ring(&Ring::early_commits),
+          "Number of a device's records that were found committed before their values had arrived.")
       .def_property_readonly("usable", of_ring(&Ring::usable), "False in a forked child and after close().")
-      .def_property_readonly("data_bytes", of_ring(&Ring::data_bytes),
-                             "The most that the ring of bytes may hold.")
+      .def_property_readonly("data_bytes", of_ring(&Ring::data_bytes), "Maximum size of the data in bytes.")
       .def_property_readonly("memory_bytes", of_ring(&Ring::memory_bytes),
-                             "Bytes of shared memory taken so far, lanes included; 0 after close().")
+                             "Bytes of shared memory that were allocated so far, including the rings of "
+                             "devices; 0 after close().")
       .def("expect", of_ring(&Ring::expect), py::arg("bytes"),
-           "Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so "
-           "that no "
-           "capture has to. Returns at once.")
+           "Announce that records of this size in total will soon be in the ring at once. A thread allocates "
+           "the memory, so that no capture has to. Returns immediately.")
       .def("growth_refusal", of_ring(&Ring::growth_refusal),
-           "Why the ring could not become larger when it last wanted to; \"\" when it could.")
-      .def_property_readonly("slots", of_ring(&Ring::slots), "Number of records the ring can hold.")
+           "The reason why the ring could not become larger at the last attempt; \"\" if it could.")
+      .def_property_readonly("slots", of_ring(&Ring::slots), "Maximum number of records in the ring.")
       .def_property_readonly("max_record_bytes", of_ring(&Ring::max_record_bytes),
-                             "Largest record; larger tensors go in parts.")
+                             "Maximum size of a record in bytes. Larger tensors are split into parts.")
       .def_property_readonly(
           "policy", [](const DeviceRing& self) { return policy_name(self.ring().policy()); },
-          "'block', 'drop' or 'degrade'.")
+          "Behavior of a capture if there is no room: 'block', 'drop' or 'degrade'.")
       .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "", py::arg("shard") = "",
-           "Id of the name in the shared table, the same for the same arguments; -1 when the table cannot "
-           "grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and "
-           "make no rows. "
-           "The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. "
-           "shard: the tensor's place in a larger one, as text (tdcore/format/shard.py).")
+           "Return the id of a name in the shared table; the same arguments return the same id. Returns -1 "
+           "if the table cannot grow any more, and 4294967294 for a name of more than 65,536 characters, "
+           "whose tensors are counted and have no rows. The last part of a full table is reserved for names "
+           "of losses, scalars, metrics and hyperparameters. shard: the tensor's place in a larger tensor, "
+           "as text (tdcore/format/shard.py).")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
-           "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
-           "as the policy says.")
+           "Send a small file of the run. It replaces an earlier file with the same key. Returns False if "
+           "the file does not fit. May wait for room, according to the policy.")
       .def(
           "counters", [](const DeviceRing& self) { return counters_dict(self.ring().counters()); },
-          "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that "
-          "occurred). After close(): the last ones.")
+          "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason, for reasons "
+          "that occurred. After close(): the final totals.")
       .def("progress", &progress,
-           "What the flusher last reported, and what it has yet to take. heartbeat_ns is on "
-           "time.monotonic_ns()'s clock.")
-      .def("stop_request", &stop_request, "Text of a stop request that the flusher passed on, or None.")
+           "The last report of the flusher, and the records that it has not released yet. heartbeat_ns is a "
+           "time of time.monotonic_ns().")
+      .def("stop_request", &stop_request, "Text of a stop request from the flusher, or None.")
       .def("was_asked", of_ring(&Ring::was_asked),
-           "Whether the flusher has passed on a stop, or a request that was not taken yet. Cheap.")
-      .def("take_request", &take_request, "Text of the request that waits, once; None when there is none.")
+           "Whether the flusher has posted a stop request, or a request that was not taken yet. Costs almost "
+           "nothing.")
+      .def("take_request", &take_request,
+           "Return the text of the waiting request, once; None if no request waits.")
       .def("set_closing", of_ring(&Ring::set_closing),
-           "Takes no more records; the flusher drains what there is and leaves.")
-      .def(
-          "prefault", of_ring(&Ring::start_prefault),
-          "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.");
+           "Accept no further records. The flusher drains the ring and ends.")
+      .def("prefault", of_ring(&Ring::start_prefault),
+           "Start a thread that writes to every page of the ring, so that captures cause no page faults. "
+           "Returns immediately.");
 }
 
 }  // namespace tdcore

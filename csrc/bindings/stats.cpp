@@ -1,5 +1,4 @@
-// Checksums and what describes TensorStats to NumPy. stats() itself is in bindings/capture.cpp, with the
-// tensors.
+// Checksums, and the NumPy dtype of TensorStats. stats() is in bindings/capture.cpp.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -16,10 +15,10 @@ namespace py = pybind11;
 namespace tdcore {
 namespace {
 
-// Below this, waiting to get the GIL back may take longer than the work.
+// For fewer bytes, waiting for the GIL after the work may take longer than the work.
 constexpr std::size_t kReleaseGilBytes = 256 * 1024;
 
-/// The bytes of any object with the buffer protocol, held while this lives. BufferError when not contiguous.
+/// The bytes of any object with the buffer protocol, held until destruction. BufferError if not contiguous.
 class BorrowedBytes {
  public:
   explicit BorrowedBytes(const py::object& object) {
@@ -50,7 +49,7 @@ std::uint32_t crc32c_of(const py::object& data, std::uint32_t seed) {
 std::vector<std::uint64_t> words_of(const BorrowedBytes& bytes, const char* name) {
   if (bytes.size() % sizeof(std::uint64_t) != 0) {
     throw py::value_error(std::string{"crc32c_many: "} + name + " must be uint64 values, got " +
-                          std::to_string(bytes.size()) + " bytes, which is no multiple of 8");
+                          std::to_string(bytes.size()) + " bytes, which is not a multiple of 8");
   }
   std::vector<std::uint64_t> words(bytes.size() / sizeof(std::uint64_t));
   if (!words.empty()) {
@@ -64,7 +63,7 @@ py::bytes crc32c_many(const py::object& data, const py::object& offsets, const p
   const std::vector<std::uint64_t> begins = words_of(BorrowedBytes{offsets}, "offsets");
   const std::vector<std::uint64_t> lengths = words_of(BorrowedBytes{sizes}, "sizes");
   if (begins.size() != lengths.size()) {
-    throw py::value_error("crc32c_many: offsets and sizes must be equally many, got " +
+    throw py::value_error("crc32c_many: offsets and sizes must have the same length, got " +
                           std::to_string(begins.size()) + " and " + std::to_string(lengths.size()));
   }
   std::uint64_t total = 0;
@@ -72,7 +71,7 @@ py::bytes crc32c_many(const py::object& data, const py::object& offsets, const p
     if (begins[i] > bytes.size() || lengths[i] > bytes.size() - begins[i]) {
       throw py::value_error("crc32c_many: range " + std::to_string(i) + " (offset " +
                             std::to_string(begins[i]) + ", size " + std::to_string(lengths[i]) +
-                            ") leaves the data of " + std::to_string(bytes.size()) + " bytes");
+                            ") is outside of the data of " + std::to_string(bytes.size()) + " bytes");
     }
     total += lengths[i];
   }
@@ -107,19 +106,28 @@ static_assert(offsetof(TensorStats, min) == 6 * 8 && offsetof(TensorStats, log2_
               "stats_dtype() lists the fields in order");
 
 constexpr const char* kCrcDoc =
-    R"(CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
+    R"(Compute the CRC-32C (Castagnoli) of a contiguous buffer.
 
-crc32c(b, crc32c(a)) is that of a followed by b. Releases the GIL from 256 KiB on. BufferError when not contiguous.)";
+Releases the GIL for 256 KiB or more. Raises BufferError if the buffer is not contiguous.
 
-constexpr const char* kCrcManyDoc = R"(CRC-32C of several ranges of one buffer, as packed uint32 values.
+Args:
+    data: The buffer.
+    seed: Result for the preceding data: crc32c(b, crc32c(a)) is the checksum of a followed by b.)";
 
-offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
-Releases the GIL from 256 KiB in all.)";
+constexpr const char* kCrcManyDoc =
+    R"(Compute the CRC-32C of several ranges of one buffer. Returns packed uint32 values.
+
+Releases the GIL for 256 KiB or more in total. Raises ValueError for a range outside of the data.
+
+Args:
+    data: The buffer.
+    offsets: Buffer of uint64 values: first byte of each range.
+    sizes: Buffer of uint64 values: size of each range in bytes.)";
 
 constexpr const char* kLevelDoc =
-    R"(Instruction set that statistics use: "avx512", "avx2", "neon" or "portable".
+    R"(Return the instruction set of the statistics: "avx512", "avx2", "neon" or "portable".
 
-The environment variable TDCORE_SIMD (portable, avx2, avx512), read at first use, lowers it.)";
+The environment variable TDCORE_SIMD (portable, avx2, avx512), which is read at the first use, sets a lower one.)";
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Tables of words and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
+// Tables of names and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace {
 
 // ---- write_file
 
-/// Contiguous views of Python buffers, held for as long as this lives.
+/// Contiguous views of Python buffers, held until destruction.
 class Views {
  public:
   explicit Views(const py::sequence& parts) {
@@ -65,7 +65,7 @@ int write_parts(const py::object& path, const py::sequence& parts, bool direct, 
 
 // ---- Tables
 
-/// NumPy's dict form of a dtype: a list of columns with their places.
+/// NumPy's dict form of a dtype: a list of columns with their offsets.
 class Columns {
  public:
   void add(const char* name, const py::object& format, std::size_t offset) {
@@ -143,10 +143,19 @@ py::dict dtypes() {
 }
 
 constexpr const char* kWriteDoc =
-    R"(Writes a new file from buffers; 1 when O_DIRECT was used to the end, else 0.
+    R"(Write a new file from buffers. The caller renames the file and syncs its folder. Releases the GIL.
 
-direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
-Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.)";
+Args:
+    path: Path of the file, which must not exist.
+    parts: The buffers, in file order.
+    direct: Try O_DIRECT. Buffers on page boundaries (4096 bytes) are not copied.
+    sync: Call fdatasync() before returning.
+
+Returns:
+    1 if O_DIRECT was used to the end, else 0.
+
+Raises:
+    OSError: The file cannot be written (FileExistsError, ...). No file is left.)";
 
 }  // namespace
 

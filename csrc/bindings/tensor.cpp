@@ -11,11 +11,11 @@ namespace tdcore {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "records are little-endian, written as they lie in memory");
+              "records are little-endian, and are written without conversion");
 
-/// Whether a lazily conjugated or negated tensor could look like this. A complex one always could. A
-/// real one with its negative bit set is a view of imaginary parts, so its strides are those of every
-/// second element; only with at most one element do strides say nothing.
+/// Whether the tensor may be lazily conjugated or negated. A complex tensor always may. A real tensor with
+/// the negative bit is a view of imaginary parts, so its strides select every second element. With at most
+/// one element the strides have no meaning.
 bool may_carry_bits(const TensorView& view) noexcept {
   if (view.dtype == Dtype::kC64 || view.dtype == Dtype::kC128) return true;
   if (view.dtype != Dtype::kF32 && view.dtype != Dtype::kF64 && view.dtype != Dtype::kF16) return false;
@@ -33,18 +33,18 @@ bool may_carry_bits(const TensorView& view) noexcept {
 const char* advice(DropReason reason) noexcept {
   switch (reason) {
     case DropReason::kUnsupportedDtype:
-      return "there are no statistics for its dtype; convert it to a bool, integer or floating-point dtype";
+      return "its dtype has no statistics; convert it to a bool, integer or floating-point dtype";
     case DropReason::kSparse:
       return "its layout has no strides (sparse, nested or blocked); pass its values, or to_dense()";
     case DropReason::kNoStorage:
-      return "there are no local bytes behind it (meta, fake, uninitialised or sharded tensor); pass "
+      return "it has no local storage (meta, fake, uninitialized or sharded tensor); pass "
              "to_local() or a real tensor";
     case DropReason::kUnsupportedDevice:
       return "it is not in host memory; pass cpu()";
     case DropReason::kTooLarge:
-      return "it has more than 16 dimensions or a size beyond 64 bits; flatten or slice it";
+      return "it has more than 16 dimensions or a size of more than 64 bits; flatten or slice it";
     default:
-      return "it gave no tensor; pass a tensor in host memory, an array, something with __dlpack__ or a "
+      return "it is not a tensor; pass a tensor in host memory, an array, an object with __dlpack__ or a "
              "number";
   }
 }
@@ -76,7 +76,7 @@ std::int64_t* TensorReader::take_words(std::size_t count) {
 }
 
 void TensorReader::release() noexcept {
-  // Foreign code runs below and may come back with another reader, never with this one.
+  // Code of other libraries runs below and may call tdcore again, with another reader.
   for (const Export& one : exports_) one.give_back();
   for (PyObject* reference : references_) Py_DECREF(reference);
   exports_.clear();
@@ -156,7 +156,7 @@ DropReason TensorReader::read(PyObject* object, TensorView& view, std::string* w
   return reason;
 }
 
-/// Why an export that raised did so. Takes the error away.
+/// The reason for an export that raised an error. Clears the error.
 DropReason TensorReader::failure_of(PyObject* object) {
   std::string message;
   std::string* outer = std::exchange(why_, &message);
@@ -177,22 +177,22 @@ DropReason TensorReader::failure_of(PyObject* object) {
   return DropReason::kUnreadable;
 }
 
-/// A tensor like `object` with lazy conjugation and negation carried out, or null when there is none to
-/// carry out. Kept alive until release(). On failure null with a Python error set.
+/// A tensor like `object` after lazy conjugation and negation, or null if there is neither. Kept alive until
+/// release(). After an error, null with the Python error set.
 PyObject* TensorReader::resolve_bits(PyObject* object, const TensorView& view) {
   if (!may_carry_bits(view)) return nullptr;
   const Names& n = names();
   const bool complex = view.dtype == Dtype::kC64 || view.dtype == Dtype::kC128;
   if (!is_true(object, n.is_neg, true) && !(complex && is_true(object, n.is_conj, true))) return nullptr;
-  const Owned detached(call_method(object, n.detach));  // so that the copy has no part in a graph
+  const Owned detached(call_method(object, n.detach));  // so that the copy is not part of an autograd graph
   const Owned plain(detached ? call_method(detached.get(), n.resolve_conj) : nullptr);
   PyObject* resolved = plain ? call_method(plain.get(), n.resolve_neg) : nullptr;
   if (resolved != nullptr) keep(resolved);
   return resolved;
 }
 
-/// Fills shape and strides from Python sequences; `strides` counts in stride_unit bytes (1 element when 0),
-/// or is None. False when they do not fit: too many, not integers, or (with a Python error) not sequences.
+/// Sets shape and strides from Python sequences. `strides` is in units of stride_unit bytes (1 element if 0),
+/// or None. False if there are too many, if they are not integers, or (with a Python error) not sequences.
 bool TensorReader::set_dims(PyObject* shape, PyObject* strides, std::int64_t stride_unit, TensorView& view) {
   const Owned extents(PySequence_Tuple(shape));
   if (!extents) return false;

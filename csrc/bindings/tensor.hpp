@@ -1,21 +1,23 @@
-// bindings/tensor.hpp: from any Python object to a TensorView, without copying and without importing a
-// framework.
+// bindings/tensor.hpp: conversion of any Python object to a TensorView, without a copy and without importing
+// a framework.
 //
 // In this order: the DLPack exchange table of the object's type (PyTorch 2.10+, about 90 ns), PyTorch's
 // attributes (older versions), the buffer protocol and __array_interface__ (NumPy, ml_dtypes),
-// __cuda_array_interface__ (CuPy, Numba), __dlpack__ (anything else), and plain numbers. The way is decided
-// once per type and remembered.
-// It reads sizes and addresses; it never touches autograd, never synchronises a device, never detaches.
-// Every answer is validated here: a framework's word is not enough for an address (a sharded or fake
-// tensor answers "null" without an error, a conjugated one answers with memory of other values).
+// __cuda_array_interface__ (CuPy, Numba), __dlpack__ (other objects), and plain numbers. The method is
+// selected once per type and stored.
 //
-// A tensor on a device comes with the stream behind whose work its values are there: the framework's current
-// one for this thread (PyTorch; hooks run on autograd's threads too), the one that the object names
-// (__cuda_array_interface__), or one that we name to the producer, which makes it wait for the values
-// (__dlpack__). PyTorch gives memory back in the order of its streams, so nothing of its is kept; what other
-// producers export is kept until the device has read it: take_loans().
-// Each way has a file: dlpack_reader.cpp, array_interface_reader.cpp (with buffers), numbers.cpp and, for
-// attributes, tensor.cpp. tensor_device.cpp has the devices and streams of all.
+// A TensorReader reads sizes and addresses; it never uses autograd, never synchronizes a device, never
+// detaches. Every value from a framework is validated. For example, a sharded or fake tensor returns a null
+// address without an error, and a conjugated tensor returns memory with other values.
+//
+// For a tensor on a device, the reader also returns the stream whose work computes the values. This is the
+// framework's current stream of this thread (PyTorch; hooks also run in autograd's threads), the stream that
+// the object names (__cuda_array_interface__), or a stream that tdcore names to the producer, which makes the
+// stream wait for the values (__dlpack__). PyTorch frees memory in the order of its streams, so its tensors
+// are not kept. Exports of other producers are kept until the device has read them: take_loans().
+//
+// Each method has a file: dlpack_reader.cpp, array_interface_reader.cpp (with buffers), numbers.cpp and, for
+// attributes, tensor.cpp. tensor_device.cpp has the devices and streams of all methods.
 //
 // Threads: everything here needs the GIL. Views stay valid until release(), also without the GIL.
 #pragma once
@@ -35,45 +37,46 @@
 
 namespace tdcore {
 
-/// One export that is to be given back: a DLPack tensor of either kind, or a reference.
+/// One export that must be released: a DLPack tensor of either kind, or a reference.
 struct Export {
-  int device = kHostMemory;  // whose memory it is
+  int device = kHostMemory;  // device of the memory
   dlpack::Managed* managed = nullptr;
   dlpack::ManagedLegacy* legacy = nullptr;
   PyObject* owner = nullptr;
 
-  void give_back() const noexcept;  // needs the GIL; foreign code may run
+  void give_back() const noexcept;  // needs the GIL; code of other libraries may run
 };
 
-/// One call's collection of views, with all that keeps them alive.
-/// Reused from call to call (its vectors keep their room); belongs to one thread at a time.
+/// The views of one call, with the references that keep them alive. Reused for later calls (its vectors keep
+/// their capacity); belongs to one thread at a time.
 class TensorReader {
  public:
   TensorReader() = default;
   TensorReader(const TensorReader&) = delete;
   TensorReader& operator=(const TensorReader&) = delete;
-  ~TensorReader() = default;  // release() must have been called: there may be no GIL here
+  ~TensorReader() = default;  // release() must have been called, because the GIL may not be held
 
-  /// Takes a reference to each object, before any is read: reading may run Python, which may change the list.
-  /// devices: whether tensors on devices may be read; they are refused else.
+  /// Takes a reference to each object before the first object is read, because reading may run Python code
+  /// that changes the list. devices: whether tensors on devices may be read; otherwise they are rejected.
   void hold(PyObject* const* objects, std::size_t count, bool devices);
   PyObject* held(std::size_t index) const noexcept { return references_[index]; }
 
-  /// Reads an object that is held. kNone: `view` is valid. Else why not, and the view is empty; no Python
-  /// error is left behind. With `why`, it is filled with the text of the Python error, if there was one.
+  /// Reads an object of hold(). Returns kNone if `view` is valid, otherwise the reason, with an empty view
+  /// and no Python error set. If `why` is not null, it gets the text of the Python error, if there was one.
   DropReason read(PyObject* object, TensorView& view, std::string* why = nullptr);
 
-  /// Whether a tensor on a device was met.
+  /// Whether a tensor on a device was read.
   bool met_device() const noexcept { return met_device_; }
 
-  /// What producers on that device lent for this call, to be kept beyond release(); null when nothing.
+  /// Takes the exports of producers on the device, so that release() does not release them; null if there are
+  /// none.
   std::unique_ptr<Borrowed> take_loans(int device);
 
-  /// Drops all references, buffers and DLPack tensors. Foreign code may run.
+  /// Releases all references, buffers and DLPack tensors. Code of other libraries may run.
   void release() noexcept;
 
-  /// What Python code run by read() raised that is not an Exception (Ctrl-C), as a new reference, or null.
-  /// The caller finishes its work and then passes it to raise_interrupt().
+  /// An interrupt (such as Ctrl-C, not an Exception) that Python code raised in read(), as a new reference,
+  /// or null. The caller finishes its work and then passes the interrupt to raise_interrupt().
   PyObject* take_interrupt() noexcept { return std::exchange(interrupt_, nullptr); }
 
  private:
@@ -103,7 +106,7 @@ class TensorReader {
 
   static constexpr std::size_t kChunkWords = 4096;
 
-  /// A framework's current stream on a device, asked once per call. api: null is PyTorch by attributes.
+  /// A framework's current stream on a device, read once per call. api: null for PyTorch by attributes.
   struct CurrentStream {
     const dlpack::ExchangeApi* api;
     std::int16_t device;
@@ -111,21 +114,21 @@ class TensorReader {
   };
 
   std::vector<PyObject*> references_;                    // owned
-  std::vector<Export> exports_;                          // owned: to be given back
-  std::vector<CurrentStream> streams_;                   // of this call
+  std::vector<Export> exports_;                          // owned: must be released
+  std::vector<CurrentStream> streams_;                   // current streams of this call
   bool devices_ = false;                                 // tensors on devices may be read
-  bool met_device_ = false;                              // one was met in this call
-  std::vector<std::unique_ptr<std::int64_t[]>> chunks_;  // shapes, strides and numbers that views point at
+  bool met_device_ = false;                              // a tensor on a device was read in this call
+  std::vector<std::unique_ptr<std::int64_t[]>> chunks_;  // shapes, strides and numbers to which views refer
   std::size_t chunk_ = 0;                                // chunk in use
-  std::size_t used_ = 0;                                 // words used in it
-  std::string* why_ = nullptr;                           // of the read() that runs
+  std::size_t used_ = 0;                                 // used words of the chunk
+  std::string* why_ = nullptr;                           // argument of the running read()
   PyObject* interrupt_ = nullptr;                        // owned: an exception value
 };
 
-/// Raises an exception value taken by take_interrupt(), and takes the reference.
+/// Raises an exception of take_interrupt(), and takes the reference.
 [[noreturn]] void raise_interrupt(PyObject* interrupt);
 
-/// What to tell a user about an object that could not be read, and what to do about it.
+/// Text for the user: the reason why an object cannot be read, and what to pass instead.
 const char* advice(DropReason reason) noexcept;
 
 }  // namespace tdcore

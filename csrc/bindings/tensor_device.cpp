@@ -1,5 +1,5 @@
-// The part of TensorReader for tensors on devices: their device, their stream, and how long their exports are
-// kept.
+// The part of TensorReader for tensors on devices: their device, their stream, and the lifetime of their
+// exports.
 #include "bindings/tensor_device.hpp"
 
 #include <initializer_list>
@@ -11,7 +11,7 @@
 namespace tdcore {
 namespace {
 
-/// The attribute's attribute's ... as a number; -1 when there is none. Clears errors.
+/// The number at a path of attributes; -1 if it does not exist. Clears errors.
 std::int64_t number_at(PyObject* object, std::initializer_list<PyObject*> path) {
   Py_INCREF(object);
   PyObject* at = object;
@@ -27,7 +27,7 @@ std::int64_t number_at(PyObject* object, std::initializer_list<PyObject*> path) 
   return number;
 }
 
-/// Exports that a device reads after the call. Destroyed with the GIL, or left alone where there is none.
+/// Exports that a device reads after the call. Released with the GIL; leaked if the interpreter has ended.
 class Loans final : public Borrowed {
  public:
   ~Loans() override {
@@ -76,7 +76,7 @@ std::unique_ptr<Borrowed> TensorReader::take_loans(int device) {
   return loans->exports.empty() ? nullptr : std::move(loans);
 }
 
-/// Says where the view lies; refuses devices that cannot be.
+/// Sets the device of the view. Rejects invalid numbers.
 DropReason TensorReader::place_on_device(std::int64_t device, TensorView& view) {
   if (!devices_ || device < 0 || device > std::numeric_limits<std::int16_t>::max())
     return DropReason::kUnsupportedDevice;
@@ -85,7 +85,7 @@ DropReason TensorReader::place_on_device(std::int64_t device, TensorView& view) 
   return DropReason::kNone;
 }
 
-/// Fills in the framework's current stream of this thread on the view's device. False when it does not say.
+/// Sets the framework's current stream of this thread on the view's device. False if it is not available.
 bool TensorReader::current_stream(const dlpack::ExchangeApi* api, TensorView& view) {
   for (const CurrentStream& known : streams_) {
     if (known.api == api && known.device == view.device) {

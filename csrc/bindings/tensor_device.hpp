@@ -1,5 +1,5 @@
 // bindings/tensor_device.hpp: the device and the stream of a tensor on a device, for the readers of
-// TensorReader. Threads: everything here needs the GIL.
+// TensorReader. Threads: any, with the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,16 +14,16 @@ namespace tdcore {
 // (blocking) streams of the process. tdcore reads on this stream, and names it to producers.
 inline constexpr long kDefaultStream = 1;
 
-/// The handle of a stream that a framework or a producer has named.
+/// The handle of a stream of a framework or a producer.
 inline std::uintptr_t stream_handle(std::uintptr_t stream) noexcept {
   return stream == kDefaultStream ? 0 : stream;
 }
 
-/// Result of __dlpack_device__(); type -1 when there is none. Clears errors, but for interrupts.
+/// Result of __dlpack_device__(); type -1 if there is none. Clears errors, except interrupts.
 dlpack::Device device_by_dlpack(PyObject* object);
 
-/// Device of an object with __cuda_array_interface__, which does not name it; -1 when no attribute names it.
-/// A wrong device would break the training's context.
+/// Device of an object with __cuda_array_interface__, which does not contain the device; -1 if no attribute
+/// has it. A wrong device would break the CUDA context of the training.
 std::int64_t device_of_interface(PyObject* object);
 
 }  // namespace tdcore

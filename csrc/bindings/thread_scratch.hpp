@@ -1,7 +1,7 @@
 // bindings/thread_scratch.hpp: vectors and references of one call of capture() or stats(). A thread keeps
 // them for its next call.
 //
-// Threads: everything here needs the GIL, but for the work that without_gil() runs.
+// Threads: any, with the GIL, except for the work that without_gil() runs.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,12 +18,12 @@ namespace tdcore {
 struct Scratch {
   TensorReader reader;
   std::vector<TensorRequest> requests;
-  Groups groups;  // of a call with tensors on devices
+  Groups groups;  // requests of a call with tensors on devices, by device
   bool busy = false;
 };
 
-/// This thread's scratch, or a fresh one when Python code that this thread runs for a capture captures again.
-/// Gives all references back when it ends.
+/// This thread's scratch, or a new one if Python code that a capture runs in this thread captures again. The
+/// destructor releases all references.
 class ThreadScratch {
  public:
   ThreadScratch()
@@ -41,8 +41,8 @@ class ThreadScratch {
   ThreadScratch& operator=(const ThreadScratch&) = delete;
   Scratch* operator->() const noexcept { return &scratch_; }
 
-  /// Runs `work` without the GIL. When the interpreter ends meanwhile, it unwinds this thread where the GIL
-  /// is taken again (so not in a destructor); then no reference may be touched any more.
+  /// Runs `work` without the GIL. If the interpreter ends meanwhile, this thread is unwound when it takes the
+  /// GIL again (so not in a destructor); no reference may be used after that.
   template <typename Work>
   void without_gil(Work work) {
     PyThreadState* state = PyEval_SaveThread();
@@ -69,12 +69,12 @@ inline bool wait_without_gil(Ring& ring, std::uint64_t bytes, void* scratch) {
   return room;
 }
 
-/// Passes tensors on devices on (bindings/device.cpp), and captures the tensors in host memory with
-/// `capture_host`. Only for calls with requests on a device.
+/// Captures tensors on devices (bindings/device.cpp), and tensors in host memory with `capture_host`. Only
+/// for calls with requests on a device.
 CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
                                    const StepContext& step_context);
 
-/// Captures requests in host memory with `bytes` in all; releases the GIL if this takes long.
+/// Captures requests in host memory with `bytes` in total. Releases the GIL if they are many.
 CaptureResult capture_in_host_memory(Ring& ring, ThreadScratch& scratch,
                                      std::span<const TensorRequest> requests, const StepContext& step_context,
                                      std::uint64_t bytes);

@@ -29,7 +29,7 @@ Dtype float_dtype(std::int64_t bytes) noexcept {
   return bytes == 2 ? Dtype::kF16 : bytes == 4 ? Dtype::kF32 : bytes == 8 ? Dtype::kF64 : Dtype::kUnknown;
 }
 
-/// The exchange table of a type, if it has one of our major version that can lend tensors.
+/// The exchange table of a type, if its major version is supported and it can export tensors.
 const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type) {
   const Owned capsule(PyObject_GetAttr(reinterpret_cast<PyObject*>(type), names().exchange_api));
   if (!capsule || PyCapsule_IsValid(capsule.get(), dlpack::kExchangeCapsule) == 0) {
@@ -53,8 +53,8 @@ bool descends_from(PyTypeObject* type, std::initializer_list<std::string_view> w
   return false;
 }
 
-/// Types known to have no values of their own. Asking a fake tensor for its address prints a warning, so we
-/// do not ask.
+/// Whether a type is known to have no values. The address of a fake tensor is not read, because this prints a
+/// warning.
 bool never_has_storage(PyTypeObject* type) noexcept {
   return descends_from(type, {"FakeTensor", "FunctionalTensor", "UninitializedTensorMixin"});
 }
@@ -69,8 +69,7 @@ TypeInfo inspect(PyTypeObject* type) {
   if (PyType_IsSubtype(type, &PyLong_Type) != 0 || PyType_IsSubtype(type, &PyFloat_Type) != 0 ||
       PyType_IsSubtype(type, &PyComplex_Type) != 0) {
     info.route = Route::kNumber;
-  } else if (descends_from(type,
-                           {"numpy.generic"})) {  // its __array_interface__ points at memory that is gone
+  } else if (descends_from(type, {"numpy.generic"})) {  // its __array_interface__ refers to freed memory
     info.route = Route::kScalar;
   } else if (never_has_storage(type)) {
     info.route = Route::kNoStorage;
@@ -79,7 +78,8 @@ TypeInfo inspect(PyTypeObject* type) {
   } else if (has_attribute(type, n.data_ptr) && has_attribute(type, n.stride)) {
     info.route = Route::kAttributes;
   } else if (type->tp_as_buffer != nullptr && type->tp_as_buffer->bf_getbuffer != nullptr) {
-    // Some frameworks copy from the device, and wait for it, to serve the buffer protocol: asked first.
+    // Some frameworks copy from the device, and wait for it, for the buffer protocol, so __dlpack_device__ is
+    // called first.
     const bool anywhere = has_attribute(type, n.dlpack_device) && !descends_from(type, {"numpy.ndarray"});
     info.route = anywhere ? Route::kAnywhere : Route::kBuffer;
   } else if (has_attribute(type, n.array_interface)) {
@@ -130,7 +130,7 @@ bool has_attribute(PyTypeObject* type, PyObject* name) {
   return static_cast<bool>(value);
 }
 
-// The table keeps the types it knows alive, so that an address is not reused by another type.
+// The table keeps its types alive, so that no other type reuses an address.
 TypeInfo info_of(PyTypeObject* type) {
   static auto& cache = *new std::unordered_map<PyTypeObject*, TypeInfo>();
   static PyTypeObject* last_type = nullptr;
@@ -138,7 +138,7 @@ TypeInfo info_of(PyTypeObject* type) {
   if (type == last_type) return last_info;
   auto found = cache.find(type);
   if (found == cache.end()) {
-    const TypeInfo info = inspect(type);  // may run Python, which may come here again
+    const TypeInfo info = inspect(type);  // may run Python code that calls this function again
     if (cache.size() >= kMaxCachedTypes) return info;
     const auto [place, added] = cache.try_emplace(type, info);
     if (added) Py_INCREF(type);

@@ -1,7 +1,7 @@
-// bindings/types.hpp: what can be said about Python types and dtypes before any tensor is read.
+// bindings/types.hpp: properties of Python types and dtypes, without reading a tensor.
 //
-// The way to read objects of a type is found once and remembered; so is the Dtype of a framework's dtype
-// object. Threads: everything here needs the GIL, which also guards the memories.
+// The method to read objects of a type is determined once and stored, like the Dtype of a framework's dtype
+// object. Threads: any, with the GIL, which also guards the stored values.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,18 +16,18 @@
 
 namespace tdcore {
 
-/// How objects of a type are read.
+/// Method to read the objects of a type.
 enum class Route : std::uint8_t {
   kExchange,        // DLPack exchange table
   kAttributes,      // data_ptr(), shape, stride(), dtype, as PyTorch has them
   kBuffer,          // buffer protocol, then __array_interface__
   kArrayInterface,  // __array_interface__
-  kAnywhere,        // as __dlpack_device__ says: buffer protocol, or as one of the next two
+  kAnywhere,        // by __dlpack_device__: buffer protocol, or one of the next two
   kCudaInterface,   // __cuda_array_interface__
   kDlpack,          // __dlpack__
-  kScalar,          // NumPy scalar: buffer protocol, then as a number
-  kNumber,          // int, float, complex, bool or something like them
-  kNoStorage,       // there is never anything behind it
+  kScalar,          // NumPy scalar: buffer protocol, then number
+  kNumber,          // int, float, complex, bool or similar
+  kNoStorage,       // never has storage
   kUnreadable,
 };
 
@@ -54,7 +54,7 @@ class Owned {
   PyObject* object_;
 };
 
-/// Attribute names, interned once, never freed (there is no safe moment at interpreter exit).
+/// Attribute names, interned once, never freed (at interpreter exit there is no safe moment).
 struct Names {
   PyObject* exchange_api = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
   PyObject* array_interface = PyUnicode_InternFromString("__array_interface__");
@@ -94,24 +94,24 @@ const Names& names();
 /// object.name(), or null with a Python error set.
 PyObject* call_method(PyObject* object, PyObject* name);
 
-/// Truth of an attribute (or of a method's answer); false when there is none. Clears errors.
+/// Truth of an attribute, or of a method's result; false if it does not exist. Clears errors.
 bool is_true(PyObject* object, PyObject* name, bool call);
 
-/// str(object.name), or "" when there is none. Clears errors.
+/// str(object.name), or "" if it does not exist. Clears errors.
 std::string text_of(PyObject* object, PyObject* name);
 
-/// Whether the type, not the object, has the attribute. Clears errors.
+/// Whether the type itself has the attribute. Clears errors.
 bool has_attribute(PyTypeObject* type, PyObject* name);
 
-/// What is known about a type; looked up once.
+/// Properties of a type, determined once.
 TypeInfo info_of(PyTypeObject* type);
 
-// All answer kUnknown for what tdcore has no type for.
+// All of these return kUnknown for a dtype that tdcore does not have.
 Dtype dtype_from_name(std::string_view name) noexcept;  // "float32" or "torch.float32"
 Dtype dtype_from_format(const char* format,
-                        std::int64_t item_bytes) noexcept;  // struct module's language; one element only
-Dtype dtype_from_typestr(std::string_view code) noexcept;   // "<f4", as array interfaces have it
+                        std::int64_t item_bytes) noexcept;  // format of the struct module; one element only
+Dtype dtype_from_typestr(std::string_view code) noexcept;   // "<f4", as in array interfaces
 Dtype dtype_from_dlpack(dlpack::DataType type) noexcept;
-Dtype dtype_of_object(PyObject* object);  // by the text that the dtype object prints as
+Dtype dtype_of_object(PyObject* object);  // by the str() of the dtype object
 
 }  // namespace tdcore

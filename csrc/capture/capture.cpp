@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 
-/// Tensors in host memory.
+/// Plan for tensors in host memory.
 class HostPlan final : public CapturePlan {
  public:
   HostPlan(Ring& ring, const StepContext& step_context, RoomWaiter waiter,
@@ -40,7 +40,7 @@ void HostPlan::make(const Reservation& room, const BatchSize& size) noexcept {
   records().commit(room);
 }
 
-/// |stride| * (extent - 1) summed over all dimensions, in elements, does not overflow `limit`.
+/// Whether |stride| * (extent - 1), summed over all dimensions, in elements, is at most `limit`.
 bool span_fits(const TensorView& view, std::uint64_t limit) noexcept {
   std::uint64_t span = 1;
   for (int i = 0; i < view.ndim; ++i) {
@@ -83,7 +83,7 @@ DropReason check_view(const TensorView& view) noexcept {
 CaptureResult capture(Ring& ring, std::span<const TensorRequest> requests, const StepContext& step_context,
                       RoomWaiter waiter) {
   if (!ring.usable()) return {};
-  thread_local std::vector<PlannedTensor> items;  // keeps its room from call to call
+  thread_local std::vector<PlannedTensor> items;  // keeps its capacity between calls
   return HostPlan(ring, step_context, waiter, items).run(requests);
 }
 

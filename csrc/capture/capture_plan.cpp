@@ -9,10 +9,11 @@
 namespace tdcore {
 namespace {
 
-/// Most payload bytes that one record with one entry can take.
+/// Maximum payload bytes of a record with one entry.
 std::uint64_t part_capacity(const BatchLimits& limits) noexcept {
   const std::uint64_t guard = limits.guard_bytes;
-  const std::uint64_t limit = limits.record_bytes > guard ? limits.record_bytes - guard : 0;  // one behind it
+  const std::uint64_t limit =
+      limits.record_bytes > guard ? limits.record_bytes - guard : 0;  // for the guard behind the payload
   const std::uint64_t page_head = round_up(sizeof(BatchHeader) + sizeof(Entry) + guard, kPageBytes);
   if (limit >= page_head + kDirectPayloadBytes) return (limit - page_head) / kPageBytes * kPageBytes;
   const std::uint64_t head = round_up(sizeof(BatchHeader) + sizeof(Entry) + guard, kTensorAlignBytes);
@@ -20,7 +21,7 @@ std::uint64_t part_capacity(const BatchLimits& limits) noexcept {
   return std::min<std::uint64_t>(room, kDirectPayloadBytes - kTensorAlignBytes);
 }
 
-/// Of what is read: a row that says why nothing is has none.
+/// Tiles that are read. A row without values, with a reason, has none.
 std::uint64_t tiles_of(const PlannedTensor& item) noexcept {
   return item.status == EntryStatus::kOk ? device::tiles_of(item.elements) : 0;
 }
@@ -65,7 +66,7 @@ CaptureResult CapturePlan::skip_all(std::span<const TensorRequest> requests, Dro
   return result_;
 }
 
-/// Counts bytes of a request that is not kept as asked; its tensor only the first time.
+/// Counts bytes of a request that is not kept as requested; its tensor is counted only the first time.
 void CapturePlan::give_up(std::uint64_t index, DropReason reason, std::uint64_t bytes) noexcept {
   const bool first = counted_ != index;
   counted_ = index;
@@ -134,9 +135,9 @@ void CapturePlan::add_parts(PlannedTensor item, std::uint64_t item_bytes, std::u
     item.elements = std::min(per_part, elements - item.first_element);
     item.payload_bytes = item.elements * saved_bytes;
     add(item);
-    if (lost_ == item.index) {  // without that part the others are of no use
+    if (lost_ == item.index) {  // the other parts are of no use without the lost part
       give_up(item.index, lost_reason_, (elements - item.first_element) * saved_bytes);
-      items_.clear();  // held this part alone
+      items_.clear();  // contained only this part
       add_up();
       return;
     }
@@ -157,7 +158,7 @@ void CapturePlan::skip_in_place(PlannedTensor& item, DropReason reason) noexcept
   item.payload_bytes = 0;
 }
 
-/// A part that gets no row; or any item of a batch that gets no room.
+/// Handles a part without a row, or any item of a batch that gets no room.
 void CapturePlan::lose(const PlannedTensor& item, DropReason reason) noexcept {
   if (item.reason != DropReason::kDegraded) give_up(item.index, reason, item.payload_bytes);  // else counted
   if (item.part > 0 && lost_ != item.index) --result_.kept;  // counted with its first part
@@ -165,18 +166,18 @@ void CapturePlan::lose(const PlannedTensor& item, DropReason reason) noexcept {
   lost_reason_ = reason;
 }
 
-/// Whether such a batch is no larger than a record may be.
+/// Whether a batch of this size fits into a record.
 bool CapturePlan::fits(std::uint64_t entries, std::uint64_t payload) const noexcept {
   return entries * sizeof(Entry) + payload <= sure_bytes_ ||
          batch_size(entries, payload, limits_.guard_bytes).bytes <= limits_.record_bytes;
 }
 
-/// Whether the batch takes no such item any more, whatever its bytes.
+/// Whether the item would exceed the batch's limits of entries or tiles.
 bool CapturePlan::is_over_limits(const PlannedTensor& item) const noexcept {
   return limited_ && (items_.size() >= limits_.entries || tiles_of(item) > limits_.tiles - tiles_);
 }
 
-/// Puts an entry into the batch; writes the batch first where it would grow beyond a record.
+/// Adds an item to the batch. If the batch would exceed a record, it is written first.
 void CapturePlan::add(const PlannedTensor& item) {
   const std::uint64_t padded = round_up(item.payload_bytes, kTensorAlignBytes);
   if (!items_.empty() && (!fits(items_.size() + 1, payload_ + padded) || is_over_limits(item))) flush();
@@ -186,7 +187,7 @@ void CapturePlan::add(const PlannedTensor& item) {
   if (limited_) tiles_ += tiles_of(item);
 }
 
-/// Places the payloads of the batch anew, after items were taken out.
+/// Computes the places of the payloads again, after items were removed from the batch.
 void CapturePlan::add_up() noexcept {
   payload_ = 0;
   tiles_ = 0;
@@ -197,7 +198,7 @@ void CapturePlan::add_up() noexcept {
   }
 }
 
-/// Room for a batch, waiting for it where the policy says so.
+/// Reserves room for a batch. Waits for room if the policy is to block.
 Reservation CapturePlan::reserve(const BatchSize& size) {
   for (;;) {
     const Reservation room = records_.try_reserve(RecordKind::kBatch, size.bytes, size.align);
@@ -230,13 +231,13 @@ void CapturePlan::flush() {
 
 void CapturePlan::drop(DropReason reason) noexcept {
   for (const PlannedTensor& item : items_) {
-    if (item.status != EntryStatus::kSkipped) lose(item, reason);  // else counted already
+    if (item.status != EntryStatus::kSkipped) lose(item, reason);  // otherwise already counted
   }
 }
 
 void CapturePlan::degrade() noexcept {
   for (PlannedTensor& item : items_) {
-    if (item.payload_bytes == 0) {  // none, or an empty tensor: kept as asked
+    if (item.payload_bytes == 0) {  // no payload, or an empty tensor: kept as requested
       if (item.payload_offset != kNoPayload) item.payload_offset = 0;
       continue;
     }
@@ -280,8 +281,8 @@ void CapturePlan::uncount() noexcept {
   }
 }
 
-/// All but the values. `stats_follow`: whole statistics are written before the commit; else what is not there
-/// yet must read as zero.
+/// Writes an entry without its values. `stats_follow`: complete statistics are written before the commit.
+/// Otherwise statistics that are not written yet must read as zero.
 void CapturePlan::write_entry(const PlannedTensor& item, std::uint32_t seq, bool stats_follow,
                               Entry& entry) const noexcept {
   constexpr std::size_t kStatsEnd = offsetof(Entry, stats) + sizeof(Entry::stats);

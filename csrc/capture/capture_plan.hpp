@@ -2,7 +2,7 @@
 // The classes that fill records with values, for the CPU (capture.cpp) and a device (device_capture.cpp),
 // derive from CapturePlan. capture.hpp has the counters of tensors that are not stored.
 //
-// Threads: one plan per call. It waits only in the waiter, and never while it holds a reservation.
+// Threads: one plan per call. A plan waits only in the waiter, and never while it holds a reservation.
 #pragma once
 
 #include <ctime>
@@ -22,15 +22,15 @@
 
 namespace tdcore {
 
-/// Size and shape of a batch with a certain payload (each tensor's padded to kTensorAlignBytes).
+/// Sizes of a batch. The payload of each tensor is padded to kTensorAlignBytes.
 struct BatchSize {
   std::uint64_t align;
   std::uint64_t payload_offset;
   std::uint64_t payload_bytes;  // padded
-  std::uint64_t bytes;          // of the record
+  std::uint64_t bytes;          // size of the record
 };
 
-/// guard_bytes: before a payload and behind it.
+/// guard_bytes: number of bytes before the payload, and again after it.
 inline BatchSize batch_size(std::uint64_t entries, std::uint64_t payload,
                             std::uint64_t guard_bytes) noexcept {
   const std::uint64_t head = sizeof(BatchHeader) + entries * sizeof(Entry);
@@ -41,8 +41,8 @@ inline BatchSize batch_size(std::uint64_t entries, std::uint64_t payload,
   return {align, offset, padded, offset + padded + guard_bytes};
 }
 
-/// As long as entries * sizeof(Entry) + payload is no more than this, the batch fits: all that batch_size()
-/// rounds up is taken off.
+/// If entries * sizeof(Entry) + payload is at most this number, the batch fits: everything that batch_size()
+/// may add by rounding up is subtracted.
 inline std::uint64_t sure_bytes(std::uint64_t record_bytes, std::uint64_t guard_bytes) noexcept {
   const std::uint64_t most = sizeof(BatchHeader) + 2 * (guard_bytes + kPageBytes);
   return record_bytes > most ? record_bytes - most : 0;
@@ -55,25 +55,26 @@ inline std::int64_t realtime_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-/// What one record can take.
+/// Limits of one record.
 struct BatchLimits {
   std::uint64_t record_bytes;
   std::uint64_t guard_bytes = 0;
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
-  // Tiles (base/tiles.hpp) that are read: a tensor with more is split into parts, also if only its statistics
-  // are requested. Batches with this limit are prepared.
-  std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();  // without it, none of entries either
+  // Tiles (base/tiles.hpp) that are read. A tensor with more tiles is split into parts, also if only its
+  // statistics are requested. prepare() is called for batches with this limit.
+  std::uint64_t tiles =
+      std::numeric_limits<std::uint64_t>::max();  // without this limit, entries have no limit either
 };
 
 class CapturePlan {
  public:
-  /// Plans all requests and makes their records.
+  /// Plans all requests and writes their records.
   CaptureResult run(std::span<const TensorRequest> requests);
-  /// A row for each uncaptured tensor, with the reason.
+  /// Writes a row without values for each tensor, with the reason.
   CaptureResult skip_all(std::span<const TensorRequest> requests, DropReason reason);
 
  protected:
-  /// records: the ring that takes them. counts: where drops are counted and the order of execution is kept.
+  /// records: the ring for the records. counts: the ring that counts drops and stores the order of execution.
   CapturePlan(Ring& records, Ring& counts, const StepContext& step_context, RoomWaiter waiter,
               const BatchLimits& limits, std::vector<PlannedTensor>& items) noexcept
       : records_(records),
@@ -89,16 +90,16 @@ class CapturePlan {
   }
   ~CapturePlan() = default;
 
-  /// Degrades or drops tensors that cannot be captured now, before room is requested. May leave no items.
+  /// Degrades or drops tensors that cannot be captured now, before room is requested. May remove all items.
   virtual void prepare() noexcept {}
-  /// Makes and commits the record of items(), or drops it.
+  /// Writes and commits the record of items(), or drops it.
   virtual void make(const Reservation& room, const BatchSize& size) noexcept = 0;
 
   std::vector<PlannedTensor>& items() noexcept { return items_; }
   std::uint64_t payload() const noexcept { return payload_; }
   Ring& records() const noexcept { return records_; }
 
-  /// Header and entries without values; counts what is kept.
+  /// Writes header and entries without values. Counts the kept tensors.
   Entry* write_rows(std::byte* record, const BatchSize& size, std::uint64_t guard) noexcept;
   /// Corrects the counts of write_rows(): these tensors are not kept.
   void uncount() noexcept;
@@ -106,8 +107,8 @@ class CapturePlan {
   void degrade() noexcept;
   /// Counts the tensors of the batch that were not counted yet as not kept.
   void drop(DropReason reason) noexcept;
-  /// Removes the items that `which` names from the batch: for a whole tensor a row with the reason remains,
-  /// for a part the parts after it are removed too.
+  /// Removes the items for which `which` is true from the batch. For a whole tensor, a row with the reason
+  /// remains; for a part, the later parts are removed too.
   template <typename Which>
   void drop_some(DropReason reason, Which&& which) noexcept;
 
@@ -136,11 +137,11 @@ class CapturePlan {
   const RoomWaiter waiter_;
   const BatchLimits limits_;
   const std::uint64_t sure_bytes_;
-  const bool limited_;                 // whether entries and tiles are
-  std::vector<PlannedTensor>& items_;  // of the batch that is being planned
+  const bool limited_;                 // whether entries and tiles are limited
+  std::vector<PlannedTensor>& items_;  // the batch that is being planned
   const std::int64_t time_ns_;
-  std::uint64_t payload_ = 0;           // of items_, each padded
-  std::uint64_t tiles_ = 0;             // of items_, with that limit
+  std::uint64_t payload_ = 0;           // payload bytes of items_, each padded
+  std::uint64_t tiles_ = 0;             // tiles of items_, if limited
   std::uint64_t counted_ = kNoRequest;  // last request that was counted as not kept
   std::uint64_t lost_ = kNoRequest;     // last request that lost a part
   DropReason lost_reason_ = DropReason::kNone;

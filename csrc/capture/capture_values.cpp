@@ -10,7 +10,7 @@
 namespace tdcore {
 namespace {
 
-// Less is not worth waking a helper for; and what a helper takes at a time, of small tensors.
+// Least bytes for which a helper is woken, and the bytes of small tensors that a helper takes at a time.
 constexpr std::uint64_t kShareBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kPieceBytes = 256 * 1024;
 
@@ -30,7 +30,7 @@ std::uint64_t work_bytes(const PlannedTensor& item) noexcept {
   return has_work(item) ? item.elements * dtype_bytes(item.request->tensor.dtype) : 0;
 }
 
-/// Elements [first, first + elements) of an item.
+/// Reduces elements [first, first + elements) of an item.
 TensorStats reduce_range(const PlannedTensor& item, std::byte* to, std::uint64_t first,
                          std::uint64_t elements) noexcept {
   const TensorView& view = item.request->tensor;
@@ -47,7 +47,7 @@ void write_item(const RecordWrite& write, std::size_t i) noexcept {
   if (!item.stats) {
     copy_strided(view, item.first_element, item.elements, to);
   } else if (to == nullptr && item.parts == 1) {
-    new (&write.entries[i].stats) TensorStats(reduce(view));  // built in its place: not copied
+    new (&write.entries[i].stats) TensorStats(reduce(view));  // constructed in place, without a copy
   } else {
     new (&write.entries[i].stats) TensorStats(reduce_range(item, to, 0, item.elements));
   }
@@ -55,7 +55,7 @@ void write_item(const RecordWrite& write, std::size_t i) noexcept {
 
 // ---- with helpers ----
 
-/// Items [first, last), or one chunk of item `first`, whose statistics are kept until all are there.
+/// Items [first, last), or one chunk of item `first`, whose statistics are kept until all chunks are done.
 struct Unit {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -70,7 +70,8 @@ struct Job {
   std::vector<Unit>& units;
 };
 
-/// A view that is only described may be read in memory order, which has no ranges in C order.
+/// Whether chunks of the item can be reduced separately. A view without payload may be read in memory order,
+/// which has no ranges in C order.
 bool can_split(const PlannedTensor& item) noexcept {
   return item.elements > kChunkElements &&
          (item.payload_offset != kNoPayload || is_contiguous(item.request->tensor));
@@ -78,7 +79,7 @@ bool can_split(const PlannedTensor& item) noexcept {
 
 void plan_units(const RecordWrite& write, std::vector<Unit>& units) {
   units.clear();
-  std::uint64_t bytes = kPieceBytes;  // of the last unit: the first item begins one
+  std::uint64_t bytes = kPieceBytes;  // size of the last unit; the first item begins a unit
   for (std::size_t i = 0; i < write.items.size(); ++i) {
     const PlannedTensor& item = write.items[i];
     if (has_work(item) && can_split(item)) {
@@ -127,12 +128,12 @@ void merge_chunks(const Job& job) noexcept {
   }
 }
 
-/// False when it is not worth it, or there is no memory for the plan.
+/// Shares the work with helpers. False if the batch is too small, or there is no memory for the plan.
 bool share(HelperPool& helpers, const RecordWrite& write) noexcept {
   std::uint64_t bytes = 0;
   for (const PlannedTensor& item : write.items) bytes += work_bytes(item);
   if (bytes < kShareBytes) return false;
-  thread_local std::vector<Unit> units;  // keeps its room from call to call
+  thread_local std::vector<Unit> units;  // keeps its capacity between calls
   try {
     plan_units(write, units);
   } catch (const std::bad_alloc&) {

@@ -1,8 +1,8 @@
 // capture_values.hpp: copies or reduces the values of a planned batch into its record, or both in one pass.
 //
 // Large batches are shared with the ring's helper threads (RingConfig::threads): whole tensors, and large
-// tensors by chunks of kChunkElements, whose statistics are merged in order. The results are those of one
-// thread, bit for bit. Threads: any number may call, each with its own record. Allocates only while its
+// tensors by chunks of kChunkElements, whose statistics are merged in order. The results are bit for bit
+// those of one thread. Threads: any number may call, each with its own record. Allocates only while its
 // per-thread list of units grows to its working size.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tdcore {
 /// One entry of a batch: a request, or one part of it.
 struct PlannedTensor {
   const TensorRequest* request = nullptr;
-  std::uint64_t index = 0;  // of the request
+  std::uint64_t index = 0;  // index of the request
   std::uint64_t first_element = 0;
   std::uint64_t elements = 0;
   std::uint64_t payload_offset = kNoPayload;  // kNoPayload: not saved
@@ -29,7 +29,7 @@ struct PlannedTensor {
   DropReason reason = DropReason::kNone;
 };
 
-/// Fills entries[i].stats, zeros so far, and the payload of items[i]. Returns when all is written.
+/// Fills entries[i].stats, which are zeros so far, and the payload of items[i]. Returns when all is written.
 void write_values(Ring& ring, std::span<const PlannedTensor> items, Entry* entries,
                   std::byte* payload) noexcept;
 

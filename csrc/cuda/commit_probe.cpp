@@ -1,4 +1,4 @@
-// Copies of several sizes, each followed by a word; when the word is there, the bytes must be there too.
+// Copies of several sizes, each followed by a word. When the host reads the word, it must read the bytes too.
 #include "cuda/commit_probe.hpp"
 
 #include <atomic>
@@ -14,14 +14,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kProbeBytes = 1 << 20;
 constexpr std::uint64_t kSizes[] = {64, 4096, 65536, kProbeBytes, 8, kProbeBytes - 4096, 256, 32768};
-constexpr std::uint64_t kMark = 0x7464636f72650000;  // in each copy's last word, its number added
+constexpr std::uint64_t kMark = 0x7464636f72650000;  // last word of each copy, plus the number of the copy
 
 struct Bench {
   Device& device;
   StreamHandle stream;
   EventHandle event;
-  std::uint64_t* host;     // the word, a page on which it is alone, then what copies arrive in
-  std::uint64_t* pattern;  // pinned: what is uploaded
+  std::uint64_t* host;     // the word, alone on a page, followed by the destination of the copies
+  std::uint64_t* pattern;  // pinned source of the uploads
   void* memory;
 
   std::uint64_t* arrivals() const noexcept { return host + 512; }
@@ -29,9 +29,10 @@ struct Bench {
 
 enum class Seen { kYes, kNo, kBusy };
 
-/// Waits for the value. kNo: the device is past its write and it is not there; kBusy: not past it in time.
+/// Waits for the value. kNo: the device has passed the write and the value is not visible. kBusy: the device
+/// has not passed the write in time.
 Seen wait_for(const Bench& bench, std::uint64_t value, Clock::time_point deadline) {
-  // acquire: with the device's release of the word; what was copied before is seen after it.
+  // Acquire: pairs with the device's release of the word, so that earlier copies are visible.
   const std::atomic_ref<std::uint64_t> word(*bench.host);
   bool past = false;
   for (;;) {
@@ -41,17 +42,17 @@ Seen wait_for(const Bench& bench, std::uint64_t value, Clock::time_point deadlin
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     past = bench.device.query_event(bench.event) != EventState::kPending;
     if (past)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it may travel longer than the event
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the word may arrive later than the event
   }
 }
 
-/// Empty when the commit mode works.
+/// What is wrong with the commit mode; empty if it works.
 const char* fault_of(const Bench& bench, CommitMode commit_mode, Clock::time_point deadline) {
   std::uint64_t number = 1 + 16 * static_cast<std::uint64_t>(commit_mode);
   for (const std::uint64_t bytes : kSizes) {
     ++number;
     const std::uint64_t last = bytes / 8 - 1;
-    // All copies before have arrived, so the pinned pattern may change.
+    // All earlier copies have arrived, so the pinned pattern may change.
     bench.pattern[last] = kMark + number;
     bench.arrivals()[last] = 0;
     Device& device = bench.device;
@@ -59,12 +60,12 @@ const char* fault_of(const Bench& bench, CommitMode commit_mode, Clock::time_poi
         !device.copy_to_host(bench.stream, bench.arrivals(), bench.memory, bytes) ||
         !device.write_word(bench.stream, bench.host, number, commit_mode) ||
         !device.record_event(bench.event, bench.stream)) {
-      return "is refused by the device";
+      return "is rejected by the device";
     }
     const Seen seen = wait_for(bench, number, deadline);
     if (seen == Seen::kBusy) return "was not reached in time: the device is busy";
-    if (seen == Seen::kNo) return "is not seen by the host";
-    if (bench.arrivals()[last] != kMark + number) return "is seen before what was copied";
+    if (seen == Seen::kNo) return "is not visible to the host";
+    if (bench.arrivals()[last] != kMark + number) return "is visible before the copied bytes";
   }
   return "";
 }
@@ -99,7 +100,7 @@ CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::
       if (fault.empty()) return commit_mode;
       reason += (reason.empty() ? "" : "; ") + std::string(name_of(commit_mode)) + " " + fault;
     }
-  } catch (...) {  // no host memory: the commit mode that needs nothing
+  } catch (...) {  // no host memory: the commit mode that needs no memory
   }
   return CommitMode::kPoll;
 }

@@ -1,5 +1,5 @@
-// commit_probe.hpp: which way of committing works on a device, found by trying.
-// Threads: one; at set-up only, it waits.
+// commit_probe.hpp: test of the commit modes of a device.
+// Threads: one. It waits, so call it only at set-up.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace tdcore {
 
-/// The best commit mode from `first` on on which a word written behind a copy is seen by the host, the copied
-/// bytes with it; kPoll when none is. reason: why not a better one; added to what it holds. patience_ms: for
-/// each.
+/// The best commit mode, beginning with `first`, with which a word after a copy becomes visible to the host
+/// together with the copied bytes; kPoll if there is none. reason: the reasons against better modes are
+/// appended. patience_ms: longest wait per mode, in milliseconds.
 CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::string& reason) noexcept;
 
 }  // namespace tdcore

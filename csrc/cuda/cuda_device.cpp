@@ -1,4 +1,4 @@
-// The calls of a CUDA device: each pushes the context where needed, enqueues, and keeps what went wrong.
+// The calls of a CUDA device: each call makes the context current if needed, enqueues, and stores errors.
 #include "cuda/cuda_device.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ DevicePointer pointer_of(const void* memory) noexcept { return reinterpret_cast<
 
 }  // namespace
 
-/// The device's context is current while it lives.
+/// Makes the device's context current until destruction.
 class CudaDevice::Current {
  public:
   explicit Current(CudaDevice& device) noexcept : driver_(device.driver_) {
@@ -38,7 +38,7 @@ class CudaDevice::Current {
   bool ok_ = true;
 };
 
-/// Calls that might wait are allowed while another thread captures a graph.
+/// Allows calls that may wait while another thread captures a CUDA graph, until destruction.
 class CudaDevice::Relaxed {
  public:
   explicit Relaxed(const Driver& driver) noexcept : driver_(driver) {
@@ -52,7 +52,7 @@ class CudaDevice::Relaxed {
 
  private:
   const Driver& driver_;
-  int mode_ = kCaptureModeRelaxed;  // then the thread's own, to be put back
+  int mode_ = kCaptureModeRelaxed;  // then the previous mode of the thread, which is restored
   bool changed_ = false;
 };
 
@@ -62,7 +62,7 @@ bool CudaDevice::keep(Result result, const char* what) noexcept {
   try {
     const std::scoped_lock lock(mutex_);
     if (first_error_.empty()) first_error_ = std::string(what) + ": " + error_text(driver_, result);
-  } catch (...) {  // no memory for words: the call has failed all the same
+  } catch (...) {  // no memory for the text; the call has failed in any case
   }
   return false;
 }
@@ -89,7 +89,7 @@ bool CudaDevice::prepare(const char* what, Call&& call) noexcept {
 
 namespace {
 
-/// Room for one more, so that what was made is not lost when it is to be written down.
+/// Reserves room for one more object, so that a created object can always be stored.
 template <class Kept>
 bool make_room(std::mutex& mutex, std::vector<Kept>& kept) noexcept {
   try {
@@ -134,7 +134,8 @@ bool CudaDevice::pin(void* memory, std::uint64_t bytes) noexcept {
   try {
     std::uintptr_t offset = 0;
     std::vector<void*> pieces = pin_pieces(memory, bytes, options_.pin_chunk_bytes, offset);
-    // Pieces that the device does not see side by side: what lies across two would be torn. All in one then.
+    // The device addresses of the pieces are not contiguous, so a record across two pieces would be torn. Pin
+    // one piece instead.
     if (pieces.empty() && options_.pin_chunk_bytes < bytes) pieces = pin_pieces(memory, bytes, bytes, offset);
     if (pieces.empty()) return false;
     bool kept = remember_moved(memory, bytes, offset);
@@ -182,11 +183,11 @@ std::vector<void*> CudaDevice::pin_pieces(void* memory, std::uint64_t bytes, std
 bool CudaDevice::remember_moved(void* memory, std::uint64_t bytes, std::uintptr_t offset) noexcept {
   if (offset == 0) return true;
   const std::scoped_lock lock(mutex_);
-  const std::size_t count = moved_count_.load(std::memory_order_relaxed);  // written under the lock only
+  const std::size_t count = moved_count_.load(std::memory_order_relaxed);  // only written under the lock
   if (count == kMaxMoved) return false;
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   moved_[count] = Moved{.begin = begin, .end = begin + bytes, .offset = offset};
-  moved_count_.store(count + 1, std::memory_order_release);  // with the acquire in device_address()
+  moved_count_.store(count + 1, std::memory_order_release);  // pairs with the acquire in device_address()
   return true;
 }
 
@@ -194,10 +195,10 @@ StreamHandle CudaDevice::make_stream() noexcept {
   Stream stream = nullptr;
   int least = 0, greatest = 0;
   if (!make_room(mutex_, streams_)) return 0;
-  // Not the priority of the training's streams: with few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS=1)
-  // streams of one priority share a queue, and the training would wait for our events. The greatest priority,
-  // because the one thing that computes there is a commit of one thread, and the arena is held until it has
-  // run.
+  // Not the priority of the training's streams: with few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS=1),
+  // streams of one priority share a queue, and the training would wait for tdcore's events. The highest
+  // priority, because the only kernel on this stream is a commit of one thread, and the arena is in use until
+  // it has run.
   const bool made = prepare("cuStreamCreateWithPriority", [&] {
     const Result result = driver_.priority_range(&least, &greatest);
     return result != kSuccess ? result : driver_.stream_create(&stream, kStreamNonBlocking, greatest);
@@ -220,7 +221,7 @@ EventHandle CudaDevice::make_event() noexcept {
 void* CudaDevice::device_address(void* pinned) const noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pinned);
   const std::size_t count =
-      moved_count_.load(std::memory_order_acquire);  // with the release in remember_moved()
+      moved_count_.load(std::memory_order_acquire);  // pairs with the release in remember_moved()
   for (std::size_t i = 0; i < count; ++i) {
     if (address >= moved_[i].begin && address < moved_[i].end) {
       return reinterpret_cast<void*>(address + moved_[i].offset);
@@ -232,8 +233,8 @@ void* CudaDevice::device_address(void* pinned) const noexcept {
 bool CudaDevice::is_capturing(StreamHandle stream) noexcept {
   int status = 0;
   Result result = kSuccess;
-  // The default stream cannot be asked while a stream that waits for it is captured: an error that says so,
-  // and leaves that capture whole.
+  // The default stream cannot be queried while a stream that waits for it is being captured. The error of
+  // this query does not invalidate the capture.
   const bool asked = enqueue("cuStreamIsCapturing", [&] {
     result = driver_.stream_is_capturing(stream_of(stream), &status);
     return result >= kFirstCaptureError && result <= kLastCaptureError ? kSuccess : result;
@@ -275,7 +276,7 @@ bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uin
                             CommitMode commit_mode) noexcept {
   auto* word = static_cast<std::uint64_t*>(device_address(pinned));
   if (commit_mode == CommitMode::kStreamWrite) {
-    // Flags 0: with the fence before the write that orders it behind the copy.
+    // Flags 0: with a fence before the write, so that the write is after the copy.
     return can_write_stream_ && enqueue("cuStreamWriteValue64", [&] {
              return driver_.stream_write_value64(stream_of(stream), pointer_of(word), value, 0);
            });

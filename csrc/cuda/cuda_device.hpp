@@ -1,13 +1,16 @@
-// cuda_device.hpp: an NVIDIA device behind device.hpp, through the driver's functions alone.
+// cuda_device.hpp: an NVIDIA device as a Device (device.hpp), through functions of the driver only.
 //
-// It works in the device's primary context, the one that every framework uses: streams, events and memory of
-// both go together. A thread whose current context is another one gets ours for the length of a call. Set-up
-// loads the kernels and tries which way of committing works; after that nothing is loaded, allocated or
-// waited for by what enqueues. An error is kept; one after which the context is lost turns the device off.
-// CUDA graphs: while another thread captures a stream in "global" mode, CUDA forbids calls that might wait
-// and breaks that capture when one is made; all such calls here are made in "relaxed" mode, where they are
-// allowed. A stream that is being captured itself is the caller's to leave alone (is_capturing).
-// Threads and fork: as device.hpp says. The owner lets it go only when nothing is in flight.
+// CudaDevice uses the device's primary context, like every framework, so that its streams, events and memory
+// work together with those of the framework. If a thread has another current context, the primary context is
+// made current during a call. Set-up loads the kernels and tests the commit modes. After set-up, functions
+// that enqueue work do not load, allocate or wait. The first error is stored; an error after which the
+// context is lost turns the device off.
+//
+// CUDA graphs: while another thread captures a stream in "global" mode, CUDA forbids calls that may wait, and
+// such a call invalidates the capture. Therefore these calls are made in "relaxed" mode, in which they are
+// allowed. The caller must not use a stream that is itself being captured (is_capturing).
+//
+// Threads and fork: as in device.hpp. The owner destroys the device only if no work is in flight.
 #pragma once
 
 #include <sys/types.h>
@@ -25,18 +28,18 @@ namespace tdcore::cuda {
 
 struct CudaDeviceOptions {
   KernelOptions kernels;
-  // Memory is pinned in pieces: one call for very much memory fails in drivers from 580 on (16 bytes of
-  // kernel memory in one piece for each page). Large, so that records of usual rings never lie across two
-  // pieces.
+  // Memory is pinned in pieces of this size, because one call for very much memory fails in drivers from 580
+  // on (16 bytes of contiguous kernel memory per page). The pieces are large, so that records of usual rings
+  // are never across two pieces.
   std::uint64_t pin_chunk_bytes = std::uint64_t{16} << 30;
   int probe_ms = 1000;  // longest wait of the probe of a commit
 };
 
 class CudaDevice final : public Device {
  public:
-  /// Null, with the reason and what to do, when the device cannot be used. ordinal: as the framework counts,
-  /// within CUDA_VISIBLE_DEVICES. Starts CUDA when it is not started yet; takes some 10 ms (seconds where
-  /// kernels are compiled).
+  /// Opens a device. Null, with the reason and advice, if the device cannot be used. ordinal: number of the
+  /// device in the framework, within CUDA_VISIBLE_DEVICES. Initializes CUDA if necessary; takes some 10 ms
+  /// (seconds if kernels are compiled).
   static std::unique_ptr<CudaDevice> open(const Driver& driver, int ordinal, const CudaDeviceOptions& options,
                                           std::string& reason) noexcept;
   ~CudaDevice() override;
@@ -70,7 +73,7 @@ class CudaDevice final : public Device {
  private:
   class Current;
   class Relaxed;
-  /// Pinned memory that the device sees at another address than the host does.
+  /// Pinned memory whose device address differs from its host address.
   struct Moved {
     std::uintptr_t begin;
     std::uintptr_t end;
@@ -86,7 +89,7 @@ class CudaDevice final : public Device {
   bool enqueue(const char* what, Call&& call) noexcept;
   template <class Call>
   bool prepare(const char* what, Call&& call) noexcept;
-  /// The pieces that `memory` was pinned in; none when it could not be.
+  /// Pins `memory` in pieces, and returns them; empty after an error.
   std::vector<void*> pin_pieces(void* memory, std::uint64_t bytes, std::uint64_t piece_bytes,
                                 std::uintptr_t& offset);
   bool remember_moved(void* memory, std::uint64_t bytes, std::uintptr_t offset) noexcept;
@@ -100,7 +103,7 @@ class CudaDevice final : public Device {
   bool can_write_stream_ = false;
   Kernels kernels_;
 
-  mutable std::mutex mutex_;  // of what follows, up to off_
+  mutable std::mutex mutex_;  // guards the members up to off_
   std::vector<DevicePointer> memory_;
   std::vector<void*> host_memory_;  // from cuMemHostAlloc
   std::vector<void*> pinned_;       // pieces from cuMemHostRegister
@@ -108,13 +111,13 @@ class CudaDevice final : public Device {
   std::vector<Event> events_;
   std::string first_error_;
 
-  std::atomic<bool> off_{false};  // relaxed: a late reader's call fails by itself
+  std::atomic<bool> off_{false};  // relaxed: the call of a late reader fails anyway
   static constexpr std::size_t kMaxMoved = 64;
   Moved moved_[kMaxMoved] = {};
   std::atomic<std::size_t> moved_count_{0};  // release in remember_moved(), acquire in device_address()
 };
 
-/// The device `ordinal` of the process's driver, with the options that the environment sets.
+/// Opens the device `ordinal` of the process's driver, with the options of the environment.
 std::unique_ptr<CudaDevice> open_cuda_device(int ordinal, std::string& reason) noexcept;
 
 }  // namespace tdcore::cuda

@@ -1,5 +1,4 @@
-// How a CUDA device begins and ends: context, description, kernels, the probe of its commit; and all given
-// back.
+// Set-up of a CUDA device (context, description, kernels, probe of its commit modes) and its destruction.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -27,14 +26,14 @@ std::unique_ptr<CudaDevice> CudaDevice::open(const Driver& driver, int ordinal,
   } catch (...) {
     try {
       reason = "no host memory is left to set the device up";
-    } catch (...) {  // then it has no reason either
+    } catch (...) {  // no memory for the reason either
     }
     return nullptr;
   }
 }
 
 bool CudaDevice::set_up(std::string& reason) {
-  // A graph may be in capture on another thread at the very first use of the device.
+  // Another thread may be capturing a CUDA graph at the first use of the device.
   int mode = kCaptureModeRelaxed;
   const bool relaxed = driver_.exchange_capture_mode(&mode) == kSuccess;
   const auto finish = [&](bool good) {
@@ -45,7 +44,7 @@ bool CudaDevice::set_up(std::string& reason) {
   Result result = driver_.primary_context_retain(&context_, device_);
   if (result == kSuccess) result = driver_.context_push(context_);
   if (result != kSuccess) {
-    reason = "the context of " + info_.name + " cannot be had: " + error_text(driver_, result) +
+    reason = "the context of " + info_.name + " cannot be created: " + error_text(driver_, result) +
              "; another process may hold the device alone (nvidia-smi -q -d COMPUTE)";
     return finish(false);
   }
@@ -81,8 +80,8 @@ void CudaDevice::describe() {
 }
 
 CudaDevice::~CudaDevice() {
-  // A child has the parent's numbers and none of its CUDA. At the process's end the driver may be gone: then
-  // each call says so and does nothing.
+  // A forked child has the parent's handles but not its CUDA state. At the end of the process the driver may
+  // be unloaded; then each call returns an error and has no effect.
   if (context_ == nullptr || ::getpid() != pid_) return;
   int mode = kCaptureModeRelaxed;
   const bool relaxed = driver_.exchange_capture_mode(&mode) == kSuccess;

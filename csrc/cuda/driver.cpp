@@ -1,4 +1,4 @@
-// libcuda.so.1: loads it, finds its entry points, and checks its version.
+// Loads libcuda.so.1, finds its entry points, and checks its version.
 #include "cuda/driver.hpp"
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ bool take(void* library, const char* symbol, Pointer& member) {
   return member != nullptr;
 }
 
-/// The first entry point that is missing; null when all are there.
+/// Fills the table. Returns the first missing entry point; null if all exist.
 const char* fill(void* library, Driver& driver) {
 #define TDCORE_CUDA_TAKE(member, symbol, parameters) \
   if (!take(library, #symbol, driver.member)) return #symbol;
@@ -66,7 +66,7 @@ std::unique_ptr<const Driver> open_driver(const char* path, std::string& reason)
 }
 
 const Driver* shared_driver(std::string& reason) {
-  // Kept to the end of the process: devices are let go of late, in any order.
+  // Kept until the process ends, because devices are destroyed late, in any order.
   static std::once_flag once;
   static const Driver* driver = nullptr;
   static std::string* why = nullptr;
@@ -83,7 +83,7 @@ const Driver* shared_driver(std::string& reason) {
 bool initialize(const Driver& driver, std::string& reason) {
   const Result result = driver.init(0);
   if (result == kSuccess) return true;
-  reason = "CUDA cannot start: cuInit says " + error_text(driver, result) +
+  reason = "CUDA cannot start: cuInit returned " + error_text(driver, result) +
            (result == kNoDevice ? "; no device is visible, check CUDA_VISIBLE_DEVICES and nvidia-smi"
                                 : "; check that nvidia-smi works here");
   return false;

@@ -1,11 +1,11 @@
 // driver.hpp: the CUDA driver as a table of functions, found in libcuda.so.1 at run time.
 //
-// Nothing links against CUDA and no CUDA header is needed: the declarations below are the part of the
-// driver's binary interface (12.0, driver 525) that is used, and each entry point is taken by the name of its
-// version. If the driver is missing, too old or incomplete, the result is an error text and never a crash.
-// Loading the library starts nothing: CUDA starts with initialize(), which must not be called before the
-// first tensor on a device (CUDA is broken in children that are forked after it). Threads: any; the table
-// never changes after it was made, and the library is never closed.
+// tdcore does not link against CUDA and needs no CUDA header: the declarations below are the used part of the
+// driver's binary interface (12.0, driver 525), and each entry point is loaded by the name with its version.
+// If the driver is missing, too old or incomplete, the result is an error text and never a crash. Loading the
+// library does not initialize CUDA. initialize() does, and must not be called before the first tensor on a
+// device, because CUDA does not work in children that are forked later. Threads: any; the table never changes
+// after its creation, and the library is never closed.
 #pragma once
 
 #include <cstddef>
@@ -42,11 +42,11 @@ inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;
 inline constexpr int kAttributeStreamWrite64 = 122;
 inline constexpr int kAttributeMps = 133;
 
-inline constexpr int kOldestVersion = 12000;  // as cuDriverGetVersion says it: driver 525
+inline constexpr int kOldestVersion = 12000;  // value of cuDriverGetVersion for driver 525
 inline constexpr const char* kOldestDriver = "525 (CUDA 12.0)";
 
-// member, symbol, parameters. NVIDIA's headers rename functions to their newest version; what is
-// exported under a number stays what it is.
+// member, symbol, parameters. NVIDIA's headers rename functions to their newest version; an exported name
+// with a version never changes its meaning.
 #define TDCORE_CUDA_ENTRY_POINTS(X)                                                                         \
   X(get_error_name, cuGetErrorName, (Result error, const char** text))                                      \
   X(init, cuInit, (unsigned flags))                                                                         \
@@ -99,27 +99,28 @@ struct Driver {
 #define TDCORE_CUDA_MEMBER(member, symbol, parameters) Result(*member) parameters = nullptr;
   TDCORE_CUDA_ENTRY_POINTS(TDCORE_CUDA_MEMBER)
 #undef TDCORE_CUDA_MEMBER
-  // Null where the driver has none; the device does without.
+  // Null if the driver does not have the function, which is optional.
   Result (*stream_write_value64)(Stream stream, DevicePointer word, std::uint64_t value,
                                  unsigned flags) = nullptr;  // cuStreamWriteValue64_v2
   Result (*function_load)(Function function) = nullptr;      // cuFuncLoad, since 12.4
   int version = 0;                                           // 12040 is CUDA 12.4
-  std::string path;                                          // of the library
+  std::string path;                                          // path of the library
 };
 
-/// The driver in `path`; null, with `reason` and what to do, when there is none that serves. Starts nothing.
+/// Loads the driver in `path`; null, with the reason and advice, if it cannot be used. Does not initialize
+/// CUDA.
 std::unique_ptr<const Driver> open_driver(const char* path, std::string& reason);
 
-/// The process's driver: libcuda.so.1, or what TDCORE_LIBCUDA names (for tests). Looked for once.
+/// The driver of the process: libcuda.so.1, or the library in TDCORE_LIBCUDA (for tests). Searched once.
 const Driver* shared_driver(std::string& reason);
 
-/// cuInit. False, with the reason, when no device can be used. Cheap when it was called before.
+/// Calls cuInit. False, with the reason, if no device can be used. Further calls are cheap.
 bool initialize(const Driver& driver, std::string& reason);
 
 /// "CUDA_ERROR_OUT_OF_MEMORY (2)".
 std::string error_text(const Driver& driver, Result result);
 
-/// Whether the error is one after which every call of the process fails.
+/// Whether every later call of the process fails after this error.
 bool is_sticky(Result result) noexcept;
 
 /// "12.4" of 12040.

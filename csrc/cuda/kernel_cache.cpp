@@ -22,7 +22,7 @@ constexpr std::uint64_t kMaxBytes = 64 << 20;  // an image is some 100 KiB
 
 struct Head {
   char magic[8];
-  std::uint32_t checksum;  // crc32c of what follows this head
+  std::uint32_t checksum;  // crc32c of the bytes after this header
   std::uint32_t key_bytes;
 };
 static_assert(sizeof(Head) == 16);
@@ -62,7 +62,8 @@ bool write_all(int descriptor, const char* from, std::size_t bytes) {
   return true;
 }
 
-/// Reads the file if it is a regular file of this user that no other user may write: it runs in the training.
+/// Reads the file if it is a regular file of this user that no other user may write, because the image runs
+/// in the training.
 bool read_own(const std::string& path, std::string& bytes) {
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat found{};
@@ -118,7 +119,7 @@ bool KernelCache::load(const std::string& key, std::string& image) const {
 
 void KernelCache::store(const std::string& key, std::string_view image) const {
   if (folder_.empty()) return;
-  std::error_code failed;  // of what fails, nothing follows
+  std::error_code failed;  // errors have no consequence
   std::filesystem::create_directories(folder_, failed);
   const std::string rest = key + std::string(image);
   Head head{.magic = {}, .checksum = crc32c(rest.data(), rest.size()), .key_bytes = 0};

@@ -1,9 +1,9 @@
-// kernel_cache.hpp: compiled kernels on disk, so that NVRTC works once per machine and not once per run.
+// kernel_cache.hpp: compiled kernels on disk, so that NVRTC compiles once per machine and not once per run.
 //
-// One file per key. A file is written under another name and renamed, and checked when it is read. Many
-// processes may write the same file at the same time, and a damaged or foreign file is ignored. Nothing here
-// fails: without a writable folder the kernels are compiled each time.
-// Threads: any.
+// There is one file per key. A file is written under another name and renamed, and checked when it is read.
+// Many processes may write the same file at the same time. A damaged file, or a file of another user, is
+// ignored. Errors are ignored too: without a writable folder the kernels are compiled each time. Threads:
+// any.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace tdcore::cuda {
 
-/// TDCORE_CACHE/kernels, or tdcore/kernels in XDG_CACHE_HOME or ~/.cache, as tdcore/sinks/cache.py has it;
-/// empty when there is no home.
+/// TDCORE_CACHE/kernels, or tdcore/kernels in XDG_CACHE_HOME or ~/.cache, as in tdcore/sinks/cache.py; empty
+/// without a home folder.
 std::string default_cache_folder();
 
 class KernelCache {
  public:
-  /// folder: made when something is stored; empty: nothing is kept.
+  /// folder: created when an image is stored; empty: no image is stored.
   explicit KernelCache(std::string folder) : folder_(std::move(folder)) {}
 
   /// key: any text that identifies this image.
@@ -30,7 +30,7 @@ class KernelCache {
   std::string folder_;
 };
 
-/// 16 hex digits of a text (FNV-1a, 64 bits), to name files and distinguish sources; no protection.
+/// Hash of a text as 16 hex digits (FNV-1a, 64 bits), for file names and to distinguish sources; not secure.
 std::string hash_text(std::string_view text);
 
 }  // namespace tdcore::cuda

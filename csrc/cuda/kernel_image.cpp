@@ -1,4 +1,5 @@
-// The bytes themselves, taken in by the assembler: a compiler needs seconds for a megabyte of numbers.
+// The bytes of the images, included by the assembler, because a compiler needs seconds for a megabyte of
+// numbers.
 #include "cuda/kernel_image.hpp"
 
 // Files are set by CMakeLists.txt. Sections of constants, hidden like everything else of the core.

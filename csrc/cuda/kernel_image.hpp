@@ -1,8 +1,7 @@
-// kernel_image.hpp: the kernels as this build carries them: machine code where nvcc was there, and their
-// source.
+// kernel_image.hpp: the kernels in this build: machine code, if the build had nvcc, and their source.
 //
-// The source is kernels.cuh with what it includes in one text (cmake/Kernels.cmake makes it); nvcc compiled
-// the same text to the fatbin.
+// The source is one text of kernels.cuh and the files that it includes, joined by cmake/Kernels.cmake; nvcc
+// compiles the same text to the fatbin.
 // Threads: constant data.
 #pragma once
 
@@ -10,7 +9,7 @@
 
 namespace tdcore::cuda {
 
-/// A fatbin for the driver: machine code for some architectures, PTX for the rest. Empty without nvcc.
+/// A fatbin for the driver: machine code for some architectures, PTX for others. Empty without nvcc.
 std::string_view kernel_fatbin() noexcept;
 
 /// "sm_80 sm_90 sm_100 compute_75"; empty without nvcc.

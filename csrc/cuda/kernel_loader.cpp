@@ -1,5 +1,5 @@
-// Images are tried until the driver takes one; its functions are then loaded at once, none at its first
-// launch.
+// Images are tried until the driver accepts one. Its functions are then loaded immediately, and not at their
+// first launch.
 #include "cuda/kernel_loader.hpp"
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ Result take_kernel(const Driver& driver, Module module, const char* name, unsign
   kernel.name = name;
   kernel.threads = threads;
   Result result = driver.module_get_function(&kernel.function, module, name);
-  // With lazy loading the code comes with the first launch otherwise, and that may wait for the device.
+  // Otherwise lazy loading loads the code at the first launch, which may wait for the device.
   if (result == kSuccess && driver.function_load != nullptr) result = driver.function_load(kernel.function);
   int blocks = 0;
   if (result == kSuccess) {
@@ -33,7 +33,7 @@ Result take_kernel(const Driver& driver, Module module, const char* name, unsign
   return result;
 }
 
-/// False, with the reason, when the driver does not take the image.
+/// False, with the reason, if the driver rejects the image.
 bool load_image(const Driver& driver, const char* image, const char* from, std::uint32_t multiprocessors,
                 Kernels& kernels, std::string& reason) {
   Kernels loaded;
@@ -61,13 +61,13 @@ bool load_image(const Driver& driver, const char* image, const char* from, std::
 bool load_fatbin(const Driver& driver, std::uint32_t multiprocessors, Kernels& kernels, std::string& reason) {
   const std::string_view fatbin = kernel_fatbin();
   if (fatbin.empty()) {
-    add_reason(reason, "this build carries no compiled kernels (there was no nvcc)");
+    add_reason(reason, "this build contains no compiled kernels (it was built without nvcc)");
     return false;
   }
   return load_image(driver, fatbin.data(), "fatbin", multiprocessors, kernels, reason);
 }
 
-/// What one NVRTC makes for the architecture, from the cache when it was made before.
+/// Loads the image of one NVRTC for the architecture, from the cache if possible.
 bool load_compiled(const Driver& driver, const Nvrtc& nvrtc, int architecture, std::uint32_t multiprocessors,
                    const KernelCache& cache, Kernels& kernels, std::string& reason) {
   const std::string key = nvrtc.key(architecture);
@@ -92,15 +92,15 @@ bool load_nvrtc(const Driver& driver, int architecture, std::uint32_t multiproce
     found = true;
     if (load_compiled(driver, *nvrtc, architecture, multiprocessors, cache, kernels, reason)) return true;
   }
-  // An NVRTC newer than the driver may produce code that the driver rejects: then the driver's major is
-  // advised.
+  // An NVRTC newer than the driver may generate code that the driver rejects, so the advice is a package for
+  // the driver's major version.
   add_reason(reason, std::string(found ? "no NVRTC that was found serves" : "no NVRTC was found") +
                          "; pip install \"tdcore-capture[" + (driver.version < 13000 ? "cuda12" : "cuda") +
                          "]\"");
   return false;
 }
 
-std::mutex folders_mutex;  // of package_folders
+std::mutex folders_mutex;  // guards package_folders
 std::vector<std::string>& package_folders() {
   static std::vector<std::string> folders;
   return folders;
@@ -116,7 +116,7 @@ Kernels load_kernels(const Driver& driver, int architecture, std::uint32_t multi
       (options.choice != KernelChoice::kFatbin &&
        load_nvrtc(driver, architecture, multiprocessors, options, kernels, reason));
   if (!loaded && options.choice == KernelChoice::kFatbin) {
-    add_reason(reason, "TDCORE_CUDA_KERNELS=fatbin keeps them from being compiled: unset it");
+    add_reason(reason, "TDCORE_CUDA_KERNELS=fatbin disables their compilation: unset it");
   }
   return kernels;
 }

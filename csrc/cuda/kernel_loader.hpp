@@ -1,7 +1,7 @@
 // kernel_loader.hpp: the kernels as functions of one context: from the fatbin, or compiled by NVRTC.
 //
-// The fatbin first. A driver that does not take it (no code for the device, made by a newer CUDA) gets what
-// NVRTC makes of the same source, which is kept on disk. Neither: a sentence that says what to install.
+// The fatbin is tried first. If the driver rejects it (no code for the device, or built with a newer CUDA),
+// NVRTC compiles the same source, and the result is stored on disk. If both fail, the reason contains advice.
 // Threads: any; the context must be current.
 #pragma once
 
@@ -16,33 +16,33 @@ enum class KernelChoice { kAny, kFatbin, kNvrtc };
 
 struct KernelOptions {
   KernelChoice choice = KernelChoice::kAny;
-  std::vector<std::string> folders;  // where packages lie that may bring NVRTC, as in sys.path
-  std::string cache_folder;          // of compiled kernels; empty: none
+  std::vector<std::string> folders;  // folders of packages that may contain NVRTC, as in sys.path
+  std::string cache_folder;          // folder of compiled kernels; empty: no cache
 };
 
 struct LoadedKernel {
   const char* name = "";
   Function function = nullptr;
-  unsigned threads = 1;          // of a block
-  unsigned resident_blocks = 1;  // that run at once on the whole device
+  unsigned threads = 1;          // threads of a block
+  unsigned resident_blocks = 1;  // blocks that run at once on the whole device
 };
 
 struct Kernels {
-  Module module = nullptr;  // null: none
+  Module module = nullptr;  // null: not loaded
   std::string from;         // "fatbin" or "nvrtc"
   LoadedKernel stats;
   LoadedKernel pack;
   LoadedKernel commit;
 };
 
-/// architecture: 90 for compute capability 9.0. reason: the failures, also if another way has worked.
+/// architecture: 90 for compute capability 9.0. reason: the failures, also if another image was loaded.
 Kernels load_kernels(const Driver& driver, int architecture, std::uint32_t multiprocessors,
                      const KernelOptions& options, std::string& reason);
 
-/// TDCORE_CUDA_KERNELS (fatbin, nvrtc), the cache's folder, and the folders of set_package_folders().
+/// Options from TDCORE_CUDA_KERNELS (fatbin, nvrtc), the default cache folder and set_package_folders().
 KernelOptions kernel_options_from_environment();
 
-/// Where Python looks for packages; copied.
+/// Sets the folders in which Python searches for packages.
 void set_package_folders(std::vector<std::string> folders);
 
 }  // namespace tdcore::cuda

@@ -1,4 +1,4 @@
-// libnvrtc: found, judged, used.
+// Search, check and use of libnvrtc.
 #include "cuda/nvrtc.hpp"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ namespace tdcore::cuda {
 
 namespace {
 
-// Where packages keep it, under a folder of sys.path.
+// Paths of libnvrtc in packages, relative to a folder of sys.path.
 constexpr const char* kInPackages[] = {
     "/nvidia/cu13/lib/libnvrtc.so*", "/nvidia/cuda_nvrtc/lib/libnvrtc.so*", "/torch/lib/libnvrtc*.so*",
     "/cupy/.data/lib/libnvrtc.so*",  "/jaxlib/cuda/libnvrtc.so*",           "/nvidia/cu*/lib/libnvrtc.so*",
@@ -23,7 +23,7 @@ constexpr const char* kInPackages[] = {
 constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
 constexpr const char* kToolkits[] = {"CUDA_HOME", "CUDA_PATH"};
 
-/// libnvrtc-builtins is data of the compiler, libnvrtc.alt a second build of it.
+/// Whether the file is the compiler: libnvrtc-builtins is its data, and libnvrtc.alt is a second build.
 bool is_nvrtc(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return name.starts_with("libnvrtc") && !name.starts_with("libnvrtc-builtins") &&
@@ -33,7 +33,7 @@ bool is_nvrtc(std::string_view path) {
 void add_matches(const std::string& pattern, std::vector<std::string>& paths) {
   glob_t found{};
   if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-    // Newest first, as names sort.
+    // Newest first, by the order of the names.
     for (std::size_t i = found.gl_pathc; i-- > 0;) {
       if (is_nvrtc(found.gl_pathv[i])) paths.emplace_back(found.gl_pathv[i]);
     }
@@ -59,7 +59,7 @@ CompileTarget choose_target(int architecture, std::span<const int> known) noexce
   CompileTarget best;
   for (const int candidate : known) {
     if (candidate > architecture) break;
-    // Machine code runs on later members of its family, PTX on everything later.
+    // Machine code runs on later architectures of its family, PTX on all later architectures.
     best = CompileTarget{.architecture = candidate, .machine_code = candidate / 10 == architecture / 10};
   }
   return best;
@@ -131,7 +131,7 @@ bool Nvrtc::compile(std::string_view source, int architecture, std::string& imag
   const CompileTarget target = choose_target(architecture, known_);
   const std::string what = "NVRTC " + version() + " (" + path_ + ")";
   if (target.architecture == 0) {
-    reason += (reason.empty() ? "" : "; ") + what + " does not know devices as old as sm_" +
+    reason += (reason.empty() ? "" : "; ") + what + " does not support devices as old as sm_" +
               std::to_string(architecture);
     return false;
   }

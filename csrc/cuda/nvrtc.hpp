@@ -1,7 +1,8 @@
-// nvrtc.hpp: NVIDIA's run-time compiler, found where frameworks and packages put it, and never linked.
+// nvrtc.hpp: NVIDIA's run-time compiler, searched in the folders of frameworks and packages, and never
+// linked.
 //
-// Nothing here needs a driver or a device: CI compiles the kernels with it for every architecture.
-// Threads: any. A library that was opened stays open.
+// NVRTC needs no driver and no device: CI compiles the kernels with it for every architecture. Threads: any.
+// A library that was opened stays open.
 #pragma once
 
 #include <cstddef>
@@ -13,32 +14,33 @@
 
 namespace tdcore::cuda {
 
-/// What to compile for: machine code of `architecture`, or its PTX, which the driver finishes.
+/// Target of a compilation: machine code of `architecture`, or its PTX, which the driver compiles.
 struct CompileTarget {
-  int architecture = 0;  // 0: nothing serves
+  int architecture = 0;  // 0: no target is possible
   bool machine_code = true;
 };
 
-/// For a device of `architecture` by a compiler that knows `known` (ascending): its own machine code, that of
-/// an older member of its family, or the newest PTX that it can run.
+/// Target for a device of `architecture` by a compiler that supports `known` (ascending): machine code of the
+/// same architecture, machine code of an older one of its family, or the newest PTX that the device can run.
 CompileTarget choose_target(int architecture, std::span<const int> known) noexcept;
 
-/// Paths and names to try, best first: a library that the process has loaded already (it fits the framework
-/// and so the driver), libraries in the packages under `folders`, then the machine's own.
+/// Paths and names to try, best first: a library that the process has already loaded (it matches the
+/// framework, and so the driver), libraries in the packages under `folders`, then the library of the system.
 std::vector<std::string> nvrtc_paths(const std::vector<std::string>& folders);
 
 class Nvrtc {
  public:
-  /// Null when there is none, or one that is too old (before 11.2).
+  /// Opens the library. Null if it does not exist or is too old (before 11.2).
   static std::unique_ptr<const Nvrtc> open(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }
   /// "13.0"
   std::string version() const;
 
-  /// What tells the result of compile() apart from all others.
+  /// Text that identifies the result of compile().
   std::string key(int architecture) const;
-  /// The image of `source`, a cubin or PTX, for cuModuleLoadDataEx. False with the reason.
+  /// Compiles `source` to an image, a cubin or PTX, for cuModuleLoadDataEx. False, with the reason, after
+  /// errors.
   bool compile(std::string_view source, int architecture, std::string& image, std::string& reason) const;
 
  private:

@@ -1,8 +1,8 @@
-// pack_kernel.cuh: elements of many tensors, in C order, to where they are copied from.
+// pack_kernel.cuh: packs the elements of many tensors, in C order, into a buffer for the copy to the host.
 //
-// Item::packed is 16-byte aligned, and so is every tile in it: contiguous sources that are aligned are copied
-// by loads and stores of 16 bytes, others by the widest unit that fits the source.
-// Threads: all threads of a block call these together.
+// Item::packed is 16-byte aligned, and so is every tile in it. Contiguous sources that are aligned are copied
+// by loads and stores of 16 bytes, other sources by the widest unit that fits their alignment. Threads: all
+// threads of a block call these functions together.
 #pragma once
 
 #include "cuda/rounding.hpp"
@@ -10,14 +10,14 @@
 
 namespace tdcore::device {
 
-/// Contiguous bytes from an address that is a multiple of sizeof(Unit).
+/// Copies contiguous bytes from an address that is a multiple of sizeof(Unit).
 template <class Unit>
 TDCORE_DEVICE void copy_units(const u8* from, u8* to, u32 units) {
   constexpr u32 kAtOnce = 4;
   TDCORE_ASSUME_GLOBAL(from);
   TDCORE_NO_UNROLL
   for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
-    Unit unit[kAtOnce]{};  // on their way together
+    Unit unit[kAtOnce]{};  // loaded together
     TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
@@ -41,8 +41,8 @@ TDCORE_DEVICE void copy_bytes(const u8* from, u8* to, u32 bytes) {
   if (rest < bytes) to[rest] = from[rest];
 }
 
-/// Elements through strides: neighbours in the packed memory by neighbouring threads, each of them several
-/// on their way.
+/// Copies elements through strides. Neighboring threads write neighboring elements, and each thread loads
+/// several elements at a time.
 template <class Unit>
 TDCORE_DEVICE void gather(const ElementSource& source, u8* to, u32 elements, u32 units_each) {
   constexpr u32 kAtOnce = 2;
@@ -79,7 +79,7 @@ TDCORE_DEVICE void gather_elements(const ElementSource& source, u8* to, u32 elem
   }
 }
 
-/// Elements rounded to 16-bit values.
+/// Copies elements, rounded to 16-bit values.
 TDCORE_DEVICE void pack_rounded(const ElementSource& source, u8* to, u32 elements, u32 bytes, u32 format) {
   u32 done = 0;
   TDCORE_ASSUME_GLOBAL(source.data);

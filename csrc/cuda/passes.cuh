@@ -1,9 +1,9 @@
-// passes.cuh: the values of a warp's part of a tile.
+// passes.cuh: statistics of a warp's part of a tile.
 //
-// A fast pass around a pivot takes the whole vectors of contiguous tensors (sums.cuh). What it leaves, and
-// what its result says it cannot do (NaN, Inf, subnormals, a far mean), is read element by element in
-// float64, as are strided tensors. A vector belongs to the same thread in all passes.
-// Threads: all lanes of a warp call these together.
+// A fast pass around a pivot reads the whole vectors of contiguous tensors (sums.cuh). The remaining elements
+// are read one by one in float64. So are strided tensors, and elements for which the result of the fast pass
+// is not valid (NaN, Inf, subnormals, a far mean). A vector belongs to the same thread in all passes.
+// Threads: all lanes of a warp call these functions together.
 #pragma once
 
 #include "cuda/sums.cuh"
@@ -11,21 +11,21 @@
 namespace tdcore::device {
 
 inline constexpr u32 kWarps = kThreads / kLanes;
-inline constexpr u32 kRowWords = kThreads / 4;  // of the histogram: a byte per thread
+inline constexpr u32 kRowWords = kThreads / 4;  // words of a row of the histogram: a byte per thread
 inline constexpr u32 kCountWords = 6;           // words of TensorStats that are counts, before the doubles
 inline constexpr u32 kValueWords = 8;
 inline constexpr u32 kColumns = kCountWords + kLog2Bins;  // words of TensorStats that are added up
 static_assert(sizeof(TensorStats) == 8 * (kColumns + kValueWords));
 static_assert(kTileElements / kThreads <= 255);
 
-/// The tile in hand, written by one thread; in shared memory, as registers are few.
+/// The current tile, written by one thread; in shared memory, because registers are few.
 struct TileTask {
   Item item;
-  ElementSource source;  // of the tile
-  u64 tile, tiles;       // of the item: which, and how many
-  TensorStats* to;       // where the tile's result goes
-  u32 position;          // of the item
-  u32 elements;          // of the tile
+  ElementSource source;  // elements of the tile
+  u64 tile, tiles;       // number of the tile in its item, and number of the item's tiles
+  TensorStats* to;       // address of the tile's result
+  u32 position;          // position of the item
+  u32 elements;          // number of elements of the tile
 };
 
 struct Shared {
@@ -34,20 +34,20 @@ struct Shared {
   Values warps[kWarps];
   u32 bins[kLog2Bins];
   u64 columns[2][kColumns];
-  u32 binned;  // values in the bins of the tile; zero between tiles, as are the next four
+  u32 binned;  // number of values in the bins of the tile; zero between tiles, like the next four
   u32 nan, pos_inf, neg_inf, subnormal;
   bool last;  // whether this block finished a group or an item
 };
 
 TDCORE_DEVICE bool has_values(Dtype dtype) { return dtype != Dtype::kUnknown && dtype < Dtype::kC64; }
 
-/// What of a type's elements the passes must know.
+/// Properties of an element type for the passes.
 struct Limits {
   double far = 256;            // largest squared distance of pivot and mean, in variances
-  double largest = kInfinity;  // |x| from which the fast pass does not do though its sums are finite
-  double smallest = 0;         // largest |x| below which it does not either
-  double normal = 0;           // below it values are subnormal; 0 where the bins tell how many are
-  bool exact = false;          // sums around 0 are exact integers
+  double largest = kInfinity;  // the fast pass is not valid from this |x| on, even if its sums are finite
+  double smallest = 0;         // the fast pass is not valid if the largest |x| is below this number
+  double normal = 0;   // values below this number are subnormal; 0: their number follows from the bins
+  bool exact = false;  // sums around 0 are exact integers
 };
 
 TDCORE_DEVICE Limits limits_of(Dtype dtype) {
@@ -55,8 +55,8 @@ TDCORE_DEVICE Limits limits_of(Dtype dtype) {
   if (dtype <= Dtype::kI16) limits.exact = true;
   if (dtype == Dtype::kF64) limits.normal = 0x1p-1022;
   if (dtype == Dtype::kF32 || dtype == Dtype::kBF16) limits.normal = 0x1p-126;
-  if (dtype == Dtype::kF8E4M3) limits.largest = 480;  // a NaN that was taken for a number
-  if (dtype == Dtype::kBF16) {                        // squares leave float32
+  if (dtype == Dtype::kF8E4M3) limits.largest = 480;  // a NaN that was read as a number
+  if (dtype == Dtype::kBF16) {                        // squares exceed float32
     limits.largest = 0x1p60;
     limits.smallest = 0x1p-48;
   }
@@ -66,7 +66,7 @@ TDCORE_DEVICE Limits limits_of(Dtype dtype) {
 
 // ---- the fast pass ----------------------------------------------------------------------------------------
 
-/// Mean of `first` over the lanes that have one; 0 when that is not finite.
+/// Mean of `first` over the lanes that have a value; 0 if the mean is not finite.
 template <class Number>
 TDCORE_DEVICE Number pivot_of(Number first, bool has) {
   const u32 lanes = static_cast<u32>(__popc(__ballot_sync(kAllLanes, has)));
@@ -75,7 +75,7 @@ TDCORE_DEVICE Number pivot_of(Number first, bool has) {
   return is_finite(static_cast<double>(mean)) ? mean : Number{0};
 }
 
-/// The thread's whole vectors of the first `vectors`.
+/// Sums the thread's whole vectors, among the first `vectors` vectors.
 template <class Sums>
 TDCORE_DEVICE Moments fast_pass(const u8* data, u32 vectors, Bins bins, double& pivot) {
   using Raw = typename Sums::Raw;
@@ -84,7 +84,8 @@ TDCORE_DEVICE Moments fast_pass(const u8* data, u32 vectors, Bins bins, double& 
   Sums sums;
   u32 taken = 0;
   Words now{}, next{};
-  // Two vectors are on their way while one is worked on. The bounds are the block's: pivot_of() shuffles.
+  // Two vectors are loaded while another vector is summed. The bounds are equal in the block, because
+  // pivot_of() shuffles.
   TDCORE_NO_UNROLL
   for (u32 step = 0; step < steps + 2; ++step) {
     const u32 vector = step * kThreads + threadIdx.x;
@@ -139,7 +140,7 @@ TDCORE_DEVICE Moments fast_pass_of(Dtype dtype, const u8* data, u32 vectors, Bin
 
 // ---- element by element -----------------------------------------------------------------------------------
 
-/// What the fast pass cannot count, a byte for each: of a thread's part of a tile, at most 255.
+/// Counts that the fast pass cannot make, of a thread's part of a tile: one byte each, at most 255.
 struct Odd {
   u32 bytes = 0;
 
@@ -196,12 +197,12 @@ TDCORE_DEVICE double value_of_bits(Dtype dtype, u64 bits) {
   }
 }
 
-// What add_each() is called for.
+// Purpose of a call of add_each().
 enum class Attempt : u32 {
-  kRest,        // what the fast pass left
+  kRest,        // elements that remain after the fast pass
   kAroundZero,  // all elements
   kAroundMean,  // all elements, whose bins are counted
-  kScaled,      // as before; sums are of a 4096th, as they left float64 (values around 1e308)
+  kScaled,      // like kAroundMean, with values divided by 4096, because sums exceed float64 (around 1e308)
 };
 
 /// Adds the elements of the thread's vectors from `from` on.
@@ -236,22 +237,22 @@ TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const ElementSource& source
   }
 }
 
-/// True when the pivot was too far from the mean for the tolerance that stats/cpu.hpp states.
+/// Whether the pivot was too far from the mean for the tolerance in stats/cpu.hpp.
 TDCORE_DEVICE bool is_far(const Values& values, double pivot, const Limits& limits) {
   const double offset = values.mean - pivot;
   return !limits.exact && values.finite * offset * offset > limits.far * values.m2;
 }
 
-/// Whether the fast pass of a warp does not do.
+/// Whether the result of a warp's fast pass is not valid.
 TDCORE_DEVICE bool needs_care(const Moments& all, const Values& values, double pivot, const Limits& limits) {
   if (all.finite == 0) return false;
-  // Inf and NaN among the values are seen here: their deltas and squares are not finite.
+  // This detects Inf and NaN among the values, because their deltas and squares are not finite.
   if (!is_finite(all.sum) || !is_finite(all.squares) || !is_finite(all.abs_sum)) return true;
   return is_far(values, pivot, limits) || values.abs_max >= limits.largest ||
          (values.abs_max > 0 && values.abs_max < limits.smallest) || all.abs_min < limits.normal;
 }
 
-/// Of values whose sums are exact integers: n * squares stays below 2^55.
+/// Computes mean and m2 exactly, for values whose sums are exact integers: n * squares stays below 2^55.
 TDCORE_DEVICE void make_exact(Values& values, const Moments& all) {
   if (all.finite == 0) return;
   const i64 sum = static_cast<i64>(all.sum);
@@ -259,7 +260,7 @@ TDCORE_DEVICE void make_exact(Values& values, const Moments& all) {
   values.square_sum = all.squares;
 }
 
-/// The values of the warp's elements; bins and odd counts are the thread's own.
+/// The values of the warp's elements; each thread has its own bins and odd counts.
 TDCORE_DEVICE Values values_of_warp(const ElementSource& source, u32 elements, Dtype dtype, Bins bins,
                                     Odd& odd) {
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype)), each = 16 / bytes;
@@ -305,7 +306,7 @@ TDCORE_DEVICE Values values_of_warp(const ElementSource& source, u32 elements, D
   return values;
 }
 
-/// The warp's part of the tile, to shared memory.
+/// Reduces the warp's part of the tile to shared memory.
 TDCORE_DEVICE void reduce_warp(Shared& shared) {
   const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
   Odd odd;

@@ -1,4 +1,4 @@
-// Driver, devices, compiler: each asked by itself, so that one that is missing hides none of the others.
+// Driver, devices, compiler: each is checked separately, so that a missing part does not hide the others.
 #include "cuda/report.hpp"
 
 #include "cuda/cuda_device.hpp"
@@ -26,7 +26,7 @@ DeviceFinding look_at(const Driver& driver, int ordinal, const KernelOptions& op
     finding.memory_bytes = bytes;
     finding.architecture =
         attribute_of(driver, device, kAttributeMajor) * 10 + attribute_of(driver, device, kAttributeMinor);
-    finding.mig = finding.name.find(" MIG ") != std::string::npos;  // the driver says it nowhere else
+    finding.mig = finding.name.find(" MIG ") != std::string::npos;  // the driver reports it only in the name
     finding.mps = attribute_of(driver, device, kAttributeMps) != 0;
   }
   CudaDeviceOptions device_options;

@@ -1,7 +1,8 @@
-// rounding.hpp: float32 and float64 to float16 and bfloat16, to nearest even, by integers alone.
+// rounding.hpp: rounding of float32 and float64 to float16 and bfloat16, to nearest even, by integer
+// arithmetic.
 //
-// The same bits on every device and on the host, whatever its floating-point mode. NaN stays NaN (its sign
-// and the upper bits of its payload are kept, the quiet bit is set); what is too large becomes Inf.
+// The result has the same bits on every device and on the host, in any floating-point mode. NaN stays NaN
+// (its sign and the upper bits of its payload are kept, the quiet bit is set); too large values become Inf.
 // Threads: pure functions.
 #pragma once
 
@@ -10,10 +11,10 @@
 namespace tdcore {
 namespace {
 
-// Bits of the mantissa tell the format.
+// Formats, by the number of bits of their mantissa.
 inline constexpr u32 kHalf = 10, kBrainFloat = 7;
 
-/// Bits of the nearest value of a 16-bit format; of two, the even one. `bits` are a float32's.
+/// Bits of the nearest value of a 16-bit format, ties to even. `bits`: bits of a float32.
 TDCORE_HD TDCORE_INLINE u16 round_bits(u32 bits, u32 mantissa_bits) noexcept {
   const u32 exponent_bits = 15 - mantissa_bits, shift = 23 - mantissa_bits;
   const u32 bias = (1u << (exponent_bits - 1)) - 1;
@@ -23,7 +24,7 @@ TDCORE_HD TDCORE_INLINE u16 round_bits(u32 bits, u32 mantissa_bits) noexcept {
     const u32 payload = (magnitude & 0x7FFFFF) >> shift;
     return static_cast<u16>(sign | infinity | 1u << (mantissa_bits - 1) | payload);
   }
-  const u32 lowest = (127 - bias + 1) << 23;  // of the smallest normal value
+  const u32 lowest = (127 - bias + 1) << 23;  // bits of the smallest normal value
   u32 kept = magnitude - ((127 - bias) << 23), dropped_bits = shift;
   if (bias != 127 && magnitude < lowest) {  // subnormal there
     const u32 down = 127 - bias + 1 - (magnitude >> 23);
@@ -36,8 +37,8 @@ TDCORE_HD TDCORE_INLINE u16 round_bits(u32 bits, u32 mantissa_bits) noexcept {
   return static_cast<u16>(sign | (rounded < infinity ? rounded : infinity));
 }
 
-/// Bits of a float32 that rounds to a shorter format as this float64 does: its last bit tells whether
-/// anything was cut off (rounding to odd).
+/// Bits of a float32 that rounds to a shorter format like this float64: its last bit is set if bits were cut
+/// off (rounding to odd).
 TDCORE_HD TDCORE_INLINE u32 odd_float_bits(u64 bits) noexcept {
   const u32 sign = static_cast<u32>(bits >> 32) & 0x80000000;
   const u64 magnitude = bits & ~(u64{1} << 63);
@@ -56,7 +57,7 @@ TDCORE_HD TDCORE_INLINE u32 odd_float_bits(u64 bits) noexcept {
   return sign | (down != 0 ? kept : kept + ((exponent - least) << 23));
 }
 
-/// Of a float32 (bytes 4) or a float64 (bytes 8).
+/// Rounded bits of a float32 (bytes 4) or a float64 (bytes 8).
 TDCORE_HD TDCORE_INLINE u16 rounded_bits(u64 bits, u32 bytes, u32 mantissa_bits) noexcept {
   return round_bits(bytes == 8 ? odd_float_bits(bits) : static_cast<u32>(bits), mantissa_bits);
 }

@@ -1,23 +1,24 @@
-// stats_kernel.cuh: from tiles to items: who merges which results, and when a launch is finished.
+// stats_kernel.cuh: merges the results of tiles to results of items, and finishes a launch.
 //
-// A block writes a tile's result to Launch::partials and counts it; the one that finishes a group of
-// kGroupTiles tiles merges these, the one that finishes an item's last group merges the groups. What is
-// merged in which order follows from the item alone, so results are the same bits whatever the grid is and
-// whichever block comes last. Two levels: with one, the last block would read 624 bytes per tile of a huge
-// tensor alone, for longer than the tensor takes.
-// Order: all threads of a block write, meet at a barrier, then thread 0 fences and counts (release); the one
-// that finds the count complete fences (acquire), and its block meets at a barrier before it reads.
-// Threads: all threads of a block call these together.
+// A block writes a tile's result to Launch::partials and counts the tile. The block that finishes a group of
+// kGroupTiles tiles merges their results; the block that finishes the last group of an item merges the
+// groups. The order of the merges depends only on the item, so results have the same bits for any grid and
+// any order of the blocks. With one level instead of two, the last block alone would read 624 bytes per tile
+// of a huge tensor, which takes longer than the tensor.
+//
+// Memory order: all threads of a block write and synchronize at a barrier; then thread 0 fences and counts
+// (release). The thread that finds the count complete fences (acquire), and its block synchronizes at a
+// barrier before it reads. Threads: all threads of a block call these functions together.
 #pragma once
 
 #include "cuda/tile.cuh"
 
 namespace tdcore::device {
 
-/// The last item that begins at or before a tile; `from` is known to.
+/// The last item that begins at or before a tile; `from` is such an item.
 TDCORE_DEVICE u32 item_of(const Launch& launch, u64 tile, u32 from) {
   u32 count = launch.count - from;  // candidates from `from` on
-  while (count > 1) {               // the lanes of a warp ask at 32 places at a time
+  while (count > 1) {               // the lanes of a warp check 32 items at a time
     const u32 stride = (count + kLanes - 1) / kLanes, ask = (threadIdx.x % kLanes) * stride;
     const bool before = ask < count && launch.items[from + ask].first_tile <= tile;
     const u32 last = static_cast<u32>(__popc(__ballot_sync(kAllLanes, before))) - 1;
@@ -27,8 +28,8 @@ TDCORE_DEVICE u32 item_of(const Launch& launch, u64 tile, u32 from) {
   return from;
 }
 
-/// Counts one more of `all`. True for all threads of the block that was the last; then what the others wrote
-/// before they counted can be read.
+/// Counts one more of `all`. True for all threads of the last block, which can then read the writes of the
+/// other blocks before their counts.
 TDCORE_DEVICE bool is_last(Shared& shared, u32* counter, u64 all) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -58,8 +59,8 @@ TDCORE_DEVICE Values values_of(const TensorStats& stats) {
   return values;
 }
 
-/// Merges `count` results that lie `stride` apart to `to`, which may be one of them. If it is an item's, its
-/// count is left out.
+/// Merges `count` results at a distance of `stride` to `to`, which may be one of them. The count of an item's
+/// result is not written.
 TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64 stride, u64 count,
                                  TensorStats& to) {
   const u32 column = threadIdx.x % (kThreads / 2), half = threadIdx.x / (kThreads / 2);
@@ -86,8 +87,8 @@ TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64
   }
 }
 
-/// After an item's result has been written by the block: stores its count, which tells a reader that the rest
-/// is there, and counts the item; the last one commits.
+/// Called after the block has written an item's result. Stores its count, which marks the result as complete,
+/// and counts the item. The last item commits.
 TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -100,7 +101,7 @@ TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
   if (launch.commit_word != nullptr) store_release_system(launch.commit_word, launch.commit_value);
 }
 
-/// Takes a tile in hand: by the first warp.
+/// Sets the current tile. Called by the first warp.
 TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
   const u32 position = item_of(launch, tile, shared.task.position);
   if (threadIdx.x != 0) return;
@@ -118,8 +119,8 @@ TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
   task.elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
 }
 
-/// Merges the results of a group, or of all groups, if the block finished it. True when that finished the
-/// item.
+/// Merges the results of a group, or of all groups, if the block has finished them. True if the item is
+/// finished.
 TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
   const TileTask& task = shared.task;
   const u64 groups = (task.tiles - 1) / kGroupTiles + 1, first = task.tile / kGroupTiles * kGroupTiles;

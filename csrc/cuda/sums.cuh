@@ -1,15 +1,15 @@
-// sums.cuh: one pass over elements that are taken to be finite, and the histogram.
+// sums.cuh: one pass over elements that are assumed to be finite, and the histogram.
 //
-// A thread sums around its warp's pivot, a mean of some of its elements: by Chan, Golub and LeVeque that
-// loses at most the factor elements / (elements in the pivot) of precision, whatever the mean is.
+// A thread sums around its warp's pivot, a mean of some of the elements. By Chan, Golub and LeVeque, this
+// loses at most the factor elements / (elements in the pivot) of precision, for any mean.
 //   f32, f64, 32- and 64-bit integers: in float64, one by one
 //   f16, bf16, f8: eight by eight in float32 as a tree, those sums in float64
 //   8- and 16-bit integers: exactly, in integers
-// needs_care() of passes.cuh sees what is not finite, or too large or small for sums in float32.
+// needs_care() of passes.cuh detects values that are not finite, or too large or small for sums in float32.
 //
-// Histogram: every thread has a byte for each of the 64 bins, a column of its own: no atomics. A row of 256
-// bytes is a bin's; in it, four warps share the words, and the lanes of a warp are in 32 banks. A thread
-// counts at most 255 elements before they are collected.
+// Histogram: every thread has a column with a byte for each of the 64 bins, so no atomics are needed. A row
+// of 256 bytes belongs to a bin; in a row, four warps share the words, and the lanes of a warp are in 32
+// banks. A thread counts at most 255 elements before the counts are collected.
 //
 // Threads: an object belongs to one thread; moments_of_lanes() is called by all lanes of a warp together.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace tdcore::device {
 
-/// Where a thread counts.
+/// The histogram column of a thread.
 struct Bins {
   u8* column;
 
@@ -30,14 +30,14 @@ struct Bins {
     TDCORE_NO_UNROLL
     for (u32 bin = 0; bin < kLog2Bins; ++bin) column[bin * kThreads] = 0;
   }
-  /// Counts one, or nothing: a branch would cost more.
+  /// Adds `one` (0 or 1) without a branch, which would cost more.
   TDCORE_DEVICE void add(i64 bin, bool one) const {
     u8& count = column[bin * i64{kThreads}];
     u32 sum = count;
     if (one) ++sum;
     count = static_cast<u8>(sum);
   }
-  /// NaN counts as the largest, 0 not at all.
+  /// NaN counts in the largest bin; 0 is not counted.
   TDCORE_DEVICE void add_magnitude(float magnitude, bool nonzero) const {
     const u32 bits = bits_as<u32>(fmaxf(fminf(magnitude, 0x1p23f), 0x1p-40f));
     add(static_cast<i64>(bits >> 23) - (127 - 40), nonzero);
@@ -54,7 +54,7 @@ static_assert(kLog2Min == -40 && kLog2Bins == 64);
 struct Moments {
   u32 finite = 0;
   double sum = 0, squares = 0, abs_sum = 0;
-  double min = kInfinity, max = -kInfinity, abs_min = kInfinity;  // abs_min: of values other than 0
+  double min = kInfinity, max = -kInfinity, abs_min = kInfinity;  // abs_min: over values other than 0
 
   TDCORE_DEVICE Values values(double pivot) const {
     if (finite == 0) return no_values();
@@ -89,7 +89,7 @@ TDCORE_DEVICE Moments moments_of_lanes(const Moments& lane) {
 
 // ---- f32, f64, 32- and 64-bit integers -------------------------------------------------------------------
 
-// How the extremes of a type are kept, and which exponent its bin has.
+// Extremes of a type, and the exponents of its bins.
 template <class E>
 struct Extremes {  // float64, and 64-bit integers as float64
   double min = kInfinity, max = -kInfinity, abs_min = kInfinity;
@@ -220,7 +220,7 @@ struct ShortSums {
 
 // ---- 8- and 16-bit integers ------------------------------------------------------------------------------
 
-/// bool: everything but 0 is 1.
+/// bool: every value except 0 is 1.
 struct BoolElement {
   using Raw = u8;
 };
@@ -245,8 +245,8 @@ struct SmallSums {
       squares += static_cast<u64>(magnitude) * magnitude;
       min = value < min ? value : min;
       max = value > max ? value : max;
-      // The low bits of 2^23 + magnitude as float32 are the magnitude: no slow conversion. That of 0 is taken
-      // as 1.
+      // The low bits of 2^23 + magnitude as float32 are the magnitude, which avoids a slow conversion. The
+      // magnitude 0 is treated as 1.
       const u32 bits = bits_as<u32>(bits_as<float>(0x4B000000u | magnitude) - 0x1p23f) >> 23;
       bins.add(static_cast<i64>(bits > 127 ? bits : 127) - (127 - 40), magnitude != 0);
       if (magnitude != 0) abs_min = magnitude < abs_min ? magnitude : abs_min;

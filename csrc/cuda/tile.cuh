@@ -1,22 +1,22 @@
-// tile.cuh: statistics of one tile by one block.
+// tile.cuh: statistics of one tile, computed by one block.
 //
 // Thread t takes vectors t, t + 256, ... of the tile. The block merges its warps' values (passes.cuh) in a
 // fixed order and collects the histogram.
-// Threads: all threads of a block call these together.
+// Threads: all threads of a block call these functions together.
 #pragma once
 
 #include "cuda/passes.cuh"
 
 namespace tdcore::device {
 
-/// Adds up the threads' columns and sets them back to zero.
+/// Sums the threads' columns and resets them to zero.
 TDCORE_DEVICE void collect_histogram(Shared& shared) {
   constexpr u32 kParts = kThreads / kLog2Bins;  // threads that share a row
   const u32 bin = threadIdx.x / kParts, part = threadIdx.x % kParts;
-  u32 sums = 0;  // two of 16 bits: a bin of a tile holds at most kTileElements
+  u32 sums = 0;  // two sums of 16 bits: a bin of a tile has at most kTileElements values
   TDCORE_UNROLL
   for (u32 i = 0; i < kRowWords / kParts; ++i) {
-    // Each row begins a step later than the one before: a warp's rows never meet in a bank.
+    // Each row begins one step later than the previous row, so the rows of a warp have no bank conflicts.
     u32& word = shared.histogram[bin * kRowWords + (part + kParts * (i + bin)) % kRowWords];
     sums += (word & 0x00FF00FF) + (word >> 8 & 0x00FF00FF);
     word = 0;
@@ -33,7 +33,7 @@ TDCORE_DEVICE void collect_histogram(Shared& shared) {
 }
 static_assert(kTileElements < 0x10000);
 
-/// Doubles of `to`; not its counts.
+/// Writes the doubles of `to`, without its counts.
 TDCORE_DEVICE void write_values(TensorStats& to, const Values& values) {
   const bool none = !(values.finite > 0);
   const double nan = __builtin_nan("");
@@ -47,7 +47,7 @@ TDCORE_DEVICE void write_values(TensorStats& to, const Values& values) {
   to.abs_max = none ? nan : values.abs_max;
 }
 
-/// Subnormal values of types whose bins tell.
+/// Number of subnormal values, for types for which it follows from the bins.
 TDCORE_DEVICE u32 subnormal_in_bins(const u32* bins, Dtype dtype) {
   const int first_normal = dtype == Dtype::kF16 || dtype == Dtype::kF8E5M2 ? -14
                            : dtype == Dtype::kF8E4M3                       ? -6
@@ -57,13 +57,13 @@ TDCORE_DEVICE u32 subnormal_in_bins(const u32* bins, Dtype dtype) {
   return count;
 }
 
-/// All of a tile's result but the bins, by one thread.
+/// Writes a tile's result except the bins. One thread.
 TDCORE_DEVICE void write_tile(Shared& shared, TensorStats& to, Values values) {
   const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
   const u32 elements = shared.task.elements;
   const u32 finite = elements - shared.nan - shared.pos_inf - shared.neg_inf;
   const u32 zeros = has_values(dtype) ? finite - shared.binned : 0;
-  if (shared.task.tiles != 1) to.count = elements;  // a result's count comes last, in finish_item()
+  if (shared.task.tiles != 1) to.count = elements;  // finish_item() stores the count of a result last
   to.nan_count = shared.nan;
   to.pos_inf_count = shared.pos_inf;
   to.neg_inf_count = shared.neg_inf;
@@ -74,7 +74,7 @@ TDCORE_DEVICE void write_tile(Shared& shared, TensorStats& to, Values values) {
   shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
 }
 
-/// Statistics of the elements of the tile in hand. Complete once the block has met at a barrier.
+/// Computes the statistics of the current tile. Complete after the next barrier of the block.
 TDCORE_DEVICE void reduce_tile(Shared& shared) {
   reduce_warp(shared);
   __syncthreads();

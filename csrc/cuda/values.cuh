@@ -1,7 +1,7 @@
-// values.cuh: what the finite values of a part of a tensor yield, merged within a warp in an order that is
-// fixed by the lanes alone.
+// values.cuh: statistics of the finite values of a part of a tensor, merged within a warp in an order that
+// depends only on the lanes.
 //
-// Threads: all lanes of a warp call what is here together.
+// Threads: all lanes of a warp call these functions together.
 #pragma once
 
 #include "cuda/words.cuh"
@@ -11,7 +11,7 @@ namespace tdcore::device {
 inline constexpr u32 kAllLanes = 0xFFFFFFFF;
 inline constexpr u32 kLanes = 32;
 
-/// Of `finite` values. With none: as no_values() says.
+/// Statistics of `finite` values; without values, the result of no_values().
 struct Values {
   double finite;
   double mean, m2, abs_sum, square_sum, min, max, abs_min, abs_max;
@@ -19,7 +19,7 @@ struct Values {
 
 TDCORE_DEVICE Values no_values() { return {0, 0, 0, 0, 0, kInfinity, -kInfinity, kInfinity, 0}; }
 
-/// Merges what a field at a time can: get(field) is the other's.
+/// Merges the fields that are independent of each other. get(field) returns the other field.
 template <class Get>
 TDCORE_DEVICE void merge_fields(Values& into, Get&& get) {
   const double min = get(into.min, &Values::min), max = get(into.max, &Values::max);
@@ -42,12 +42,13 @@ TDCORE_DEVICE void merge_fields(Values& into, Get&& get) {
   into.finite += finite;
 }
 
-/// As merge() of stats.hpp.
+/// Like merge() of stats.hpp.
 TDCORE_DEVICE void merge_values(Values& into, const Values& other) {
   merge_fields(into, [&](double, double Values::* field) { return other.*field; });
 }
 
-/// Lane 0 gets the values of the first `lanes` (a power of two) lanes. Others' values are of no use then.
+/// Merges the values of the first `lanes` (a power of two) lanes in lane 0. The values of other lanes are
+/// invalid after that.
 TDCORE_DEVICE void merge_lanes(Values& values, u32 lanes) {
   TDCORE_NO_UNROLL
   for (u32 distance = lanes / 2; distance != 0; distance /= 2) {
@@ -56,7 +57,7 @@ TDCORE_DEVICE void merge_lanes(Values& values, u32 lanes) {
   }
 }
 
-// Every lane gets the same bits: x + y is y + x.
+// Every lane gets the same bits, because x + y is y + x.
 template <class Number>
 TDCORE_DEVICE Number sum_of_lanes(Number value) {
   TDCORE_UNROLL

@@ -1,8 +1,9 @@
-// words.cuh: elements of a tensor: 16 bytes at a time from contiguous memory, one by one through strides.
+// words.cuh: reads of a tensor's elements: 16 bytes at a time from contiguous memory, one by one through
+// strides.
 //
-// A *vector* is 16 bytes: 16 / kBytes elements that follow each other in C order. Which elements a thread
-// takes does not depend on where they lie, so neither do results.
-// Threads: pure functions of the calling thread.
+// A *vector* is 16 bytes: 16 / kBytes consecutive elements in C order. The elements of a thread do not depend
+// on the memory layout, so the results do not depend on it either. Threads: pure functions of the calling
+// thread.
 #pragma once
 
 #include "base/scalar_elements.hpp"
@@ -13,12 +14,12 @@
 #error "compile without -ftz=true: subnormal values are counted and summed as they are"
 #endif
 #define TDCORE_DEVICE __device__ __forceinline__
-// Before a loop. Not pragmas in place: a compiler for CPUs would warn of them.
+// Placed before a loop. Macros instead of pragmas, because a compiler for CPUs would warn about the pragmas.
 #define TDCORE_UNROLL _Pragma("unroll")
 #define TDCORE_UNROLL_4 _Pragma("unroll 4")
 #define TDCORE_NO_UNROLL _Pragma("unroll 1")
 #define TDCORE_SHARED(Type, name) __shared__ Type name
-#define TDCORE_ASSUME_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))  // saves asking at every access
+#define TDCORE_ASSUME_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))  // avoids a check at every access
 #elif !defined(TDCORE_DEVICE)
 #error "for nvcc and NVRTC; on a CPU, include tests/cpp/gpu_emulation.hpp before"
 #endif
@@ -26,8 +27,8 @@
 namespace tdcore::device {
 
 #if defined(__CUDACC__)
-/// Stores a word after everything before it, for the host too: partner of the acquire load in
-/// Consumer::committed().
+/// Stores a word with release for the whole system, including the host. Pairs with the acquire load in look()
+/// (lane_reader.cpp).
 TDCORE_DEVICE void store_release_system(u64* word, u64 value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
 }
@@ -40,14 +41,14 @@ struct Words {
 template <u32 kBytes>
 inline constexpr u32 kPerVector = 16 / kBytes;
 
-/// Where the elements of an item come from.
+/// Source of the elements of an item.
 struct ElementSource {
-  const u8* data;            // contiguous: of element 0 of the range in question; strided: of the tensor
+  const u8* data;            // contiguous: address of element 0 of the range; strided: of the tensor
   const ItemLayout* layout;  // null: contiguous
   u64 first;                 // strided: position in C order of element 0
 };
 
-/// Elements [first_element, ...) of an item.
+/// The source of elements [first_element, ...) of an item.
 TDCORE_DEVICE ElementSource element_source(const Launch& launch, const Item& item, u64 first_element,
                                            u32 bytes) {
   const u8* data = static_cast<const u8*>(item.data);
@@ -63,7 +64,7 @@ struct StridedPosition {
 };
 
 TDCORE_DEVICE u64 divide(u64 value, u64 by) {
-  const bool narrow = ((value | by) >> 32) == 0;  // several times faster on every GPU
+  const bool narrow = ((value | by) >> 32) == 0;  // 32-bit division is several times faster on every GPU
   return narrow ? static_cast<u32>(value) / static_cast<u32>(by) : value / by;
 }
 
@@ -81,7 +82,7 @@ TDCORE_DEVICE StridedPosition strided_position(const ItemLayout& layout, u64 ind
   return position;
 }
 
-/// Elements of a source one after the other.
+/// Walk through the elements of a source in order.
 class Walk {
  public:
   TDCORE_DEVICE Walk(const ElementSource& source, u32 index, u32 bytes) {
@@ -95,7 +96,7 @@ class Walk {
     step_ = ndim == 0 ? 0 : source.layout->strides[ndim - 1] * bytes;
     left_ = 0;
   }
-  /// Element `index`, one more than at the call before.
+  /// Address of element `index`, one more than at the previous call.
   TDCORE_DEVICE const u8* next(const ElementSource& source, u32 index, u32 bytes) {
     if (left_ == 0) {
       const StridedPosition position = strided_position(*source.layout, source.first + index);
@@ -116,7 +117,7 @@ class Walk {
 
 // ---- contiguous memory, aligned to the element at least ---------------------------------------------------
 
-/// `valid` elements (at least 1); the rest is 0.
+/// Loads `valid` elements (at least 1); the other elements of the vector are 0.
 template <u32 kBytes>
 TDCORE_DEVICE Words load_vector(const u8* from, u32 valid) {
   constexpr u32 kEach = kPerVector<kBytes>;
@@ -143,14 +144,14 @@ TDCORE_DEVICE Words load_vector(const u8* from, u32 valid) {
   return words;
 }
 
-/// Elements of vector `vector` that a range of `elements` elements holds.
+/// Number of elements of vector `vector` in a range of `elements` elements.
 template <u32 kBytes>
 TDCORE_DEVICE u32 valid_in(u32 vector, u32 elements) {
   const u32 left = elements - vector * kPerVector<kBytes>;
   return left < kPerVector<kBytes> ? left : kPerVector<kBytes>;
 }
 
-/// Element `index` of a vector, as its bits.
+/// The bits of element `index` of a vector.
 template <class Raw>
 TDCORE_DEVICE Raw element_of(const Words& words, u32 index) {
   constexpr u32 kBytes = sizeof(Raw);

@@ -1,12 +1,14 @@
-// device.hpp: what the capture needs of an accelerator: memory, streams, events, copies, two kernels, a word.
+// device.hpp: the interface of an accelerator: memory, streams, events, copies, two kernels, a commit word.
 //
-// CudaDevice (csrc/cuda/) is the real one. SimDevice (csrc/sim/, for tests) is a simulated one: its memory is
-// host memory and its streams are threads that take their time, so that the parts above this file are tested
-// on CPUs. Whatever enqueues returns at once and never waits for the device; it returns false when the device
-// refuses (an error that it keeps, a lost context), and then nothing was enqueued.
-// Threads: any thread may call anything. A stream belongs to the framework or to the device; what is
-// enqueued on one stream runs in order, and streams run concurrently.
-// Fork: nothing here may be called in a forked child; DeviceCapture sees to that.
+// CudaDevice (csrc/cuda/) is a CUDA device. SimDevice (csrc/sim/, for tests) is a simulated device: its
+// memory is host memory and its streams are threads with random delays, so that the parts above this file are
+// tested on CPUs. A function that enqueues work returns immediately and never waits for the device. It
+// returns false if the device rejects the work (after an error, or without a context); then nothing was
+// enqueued.
+//
+// Threads: any thread may call any function. A stream belongs to the framework or to the device; work on one
+// stream runs in order, and streams run concurrently.
+// Fork: no function may be called in a forked child; DeviceCapture makes sure of this.
 #pragma once
 
 #include <array>
@@ -18,24 +20,24 @@
 
 namespace tdcore {
 
-/// A stream as its framework gives it; 0 is the default stream.
+/// The handle of a stream in its framework; 0 is the default stream.
 using StreamHandle = std::uintptr_t;
 /// An event of a Device; 0 is none.
 using EventHandle = std::uintptr_t;
 
 enum class EventState { kDone, kPending, kFailed };
 
-/// How a record is committed once its bytes are in the ring, best first. Statistics alone are committed by
-/// the kernel that makes them, in every commit mode but kPoll.
+/// The way to commit a record when its bytes are in the ring; the best mode is first. A batch with only
+/// statistics is committed by the kernel that computes them, in every commit mode except kPoll.
 enum class CommitMode : std::uint8_t {
-  kStreamWrite = 0,   // a write of the word in stream order, without a kernel
+  kStreamWrite = 0,   // a write of the commit word in stream order, without a kernel
   kCommitKernel = 1,  // a kernel of one thread
-  kPoll = 2,          // a thread of the trainer asks events; what is in flight is lost when it is killed
+  kPoll = 2,  // a thread of the trainer polls events; records in flight are lost if the trainer is killed
 };
 
 inline constexpr std::array<const char*, 3> kCommitModeNames{"stream_write", "commit_kernel", "poll"};
 
-/// The name that users see.
+/// The name for users.
 constexpr const char* commit_mode_name(CommitMode commit_mode) noexcept {
   return kCommitModeNames[static_cast<std::size_t>(commit_mode)];
 }
@@ -45,11 +47,11 @@ enum class Kernel { kStats, kPack };
 
 struct DeviceInfo {
   std::string name;
-  std::string kernels;  // where they come from: "fatbin", "nvrtc", "host"
+  std::string kernels;  // their origin: "fatbin", "nvrtc", "host"
   std::uint32_t multiprocessors = 1;
   std::uint64_t memory_bytes = 0;
-  CommitMode best_commit_mode = CommitMode::kPoll;  // the best one that a probe found to work
-  std::string commit_mode_reason;                   // why none better
+  CommitMode best_commit_mode = CommitMode::kPoll;  // the best mode that works, by a probe
+  std::string commit_mode_reason;                   // reason why no better mode works
 };
 
 class Device {
@@ -59,21 +61,22 @@ class Device {
   const DeviceInfo& info() const noexcept { return info_; }
 
   // ---- set-up: may wait, may allocate; not called while a stream is being captured into a graph
-  /// Device memory, 256-byte aligned; null when there is none. Lives as long as the Device.
+  /// Allocates device memory, 256-byte aligned; null if there is none. Freed with the Device.
   virtual void* allocate(std::uint64_t bytes) noexcept = 0;
-  /// Pinned host memory that the device sees; null when there is none. Lives as long as the Device.
+  /// Allocates pinned host memory that the device can access; null if there is none. Freed with the Device.
   virtual void* allocate_host(std::uint64_t bytes) noexcept = 0;
-  /// Pins memory that is there (whole pages) and lets the device see it. False, and nothing pinned, when it
-  /// cannot be.
+  /// Pins existing memory (whole pages), so that the device can access it. False, with nothing pinned, after
+  /// an error.
   virtual bool pin(void* memory, std::uint64_t bytes) noexcept = 0;
-  /// A stream of its own for copies to the host, and an event. 0 when there is none.
+  /// Create a separate stream for copies to the host, and an event. 0 after an error.
   virtual StreamHandle make_stream() noexcept = 0;
   virtual EventHandle make_event() noexcept = 0;
 
   // ---- hot path: enqueues, never waits
-  /// Where the device sees pinned host memory: one distance for all of what one call pinned or allocated.
+  /// Device address of pinned host memory. The offset is the same for all memory of one call of pin() or
+  /// allocate_host().
   virtual void* device_address(void* pinned) const noexcept = 0;
-  /// Whether the stream is being captured into a graph: nothing may be enqueued then.
+  /// Whether the stream is being captured into a CUDA graph. Then nothing may be enqueued on it.
   virtual bool is_capturing(StreamHandle stream) noexcept = 0;
   virtual bool copy_to_device(StreamHandle stream, void* device, const void* pinned,
                               std::uint64_t bytes) noexcept = 0;
@@ -81,16 +84,16 @@ class Device {
                             std::uint64_t bytes) noexcept = 0;
   virtual bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept = 0;
   virtual bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept = 0;
-  /// Stores the value to an aligned word of pinned memory after everything before it in the stream is
-  /// visible to the host. commit_mode: kStreamWrite or kCommitKernel.
+  /// Stores the value to an aligned word of pinned memory after all earlier work of the stream is visible to
+  /// the host. commit_mode: kStreamWrite or kCommitKernel.
   virtual bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
                           CommitMode commit_mode) noexcept = 0;
   virtual bool record_event(EventHandle event, StreamHandle stream) noexcept = 0;
-  /// What comes after in the stream waits for the event; the host does not.
+  /// Makes later work of the stream wait for the event. The host does not wait.
   virtual bool wait_event(StreamHandle stream, EventHandle event) noexcept = 0;
   virtual EventState query_event(EventHandle event) noexcept = 0;
 
-  /// What went wrong first, in words; empty when nothing did.
+  /// Text of the first error; empty without an error.
   virtual std::string first_error() const = 0;
 
  protected:

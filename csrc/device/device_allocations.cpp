@@ -23,14 +23,14 @@ bool make_room(Device& device, AllocationList& allocations, const FifoSpace& spa
   if (space.fits(extent)) return true;
   if (reuse == Reuse::kNever) return false;
   const std::uint64_t needed = space.needed(extent);
-  // An allocation that is needed in part stays in the list with all of its extent: the next who takes of it
-  // waits for it, too.
+  // An allocation that is needed only in part stays in the list with all of its extent, so that the next user
+  // of the extent also waits for it.
   for (std::size_t i = 0; i < allocations.size() && allocations[i].memory.begin < needed; ++i) {
     const Allocation& allocation = allocations[i];
     if (allocation.done || !space.share_memory(allocation.memory, extent)) continue;
     if (reuse == Reuse::kBehindSameStream && allocation.stream != stream) return false;
-    // Also where the handles are the same, which costs the device nothing then: a stream that was destroyed
-    // may have left its handle to another one, and CUDA's per-thread stream is another one in each thread.
+    // Also if the handles are equal, which costs the device nothing: a new stream may have the handle of a
+    // destroyed stream, and CUDA's per-thread stream is a different stream in each thread.
     if (!device.wait_event(stream, allocation.event)) {
       refused = true;
       return false;

@@ -1,9 +1,9 @@
-// device_allocations.hpp: memory of a device that work in flight uses, first in, first out, freed by events.
+// device_allocations.hpp: memory of a device for work in flight, first in, first out, freed by events.
 //
-// An allocation is an extent of a memory together with the event behind the last work that touches it. Room
-// is found without waiting: by what events say is done, or by making the stream wait for their events; where
-// the allocations in the way are its own, it waits for nothing that it would not have waited for. Nothing is
-// allocated after construction. Threads: one at a time (DeviceEngine's mutex).
+// An allocation is an extent of a memory, and the event after the last work that uses the extent. The host
+// finds room without waiting: in extents whose events have happened, or by making the stream wait for the
+// events. If the allocations belong to the same stream, this adds no wait. Nothing is allocated after
+// construction. Threads: one at a time (DeviceEngine's mutex).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tdcore {
 
-/// Positions only grow; at() says where in the memory one is. An extent never wraps.
+/// Positions only increase; at() returns the address of a position. An extent never wraps.
 struct Extent {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -24,21 +24,21 @@ class FifoSpace {
  public:
   explicit FifoSpace(std::uint64_t bytes) noexcept : size_(bytes) {}
 
-  /// Where the next allocation of `bytes` <= size() would lie. Changes nothing.
+  /// The extent of the next allocation of `bytes` <= size(). Changes nothing.
   Extent place(std::uint64_t bytes) const noexcept {
     const bool wraps = tail_ % size_ + bytes > size_;
     const std::uint64_t begin = wraps ? (tail_ / size_ + 1) * size_ : tail_;
     return {begin, begin + bytes};
   }
   bool fits(const Extent& extent) const noexcept { return is_free() || extent.end <= head_ + size_; }
-  /// For work that make_room() has ordered behind what lies there.
+  /// Takes an extent for work that make_room() has ordered after the earlier users of the extent.
   void take(const Extent& extent) noexcept {
     if (is_free()) head_ = extent.begin;
     free_to(needed(extent));
     tail_ = extent.end;
   }
   void free_to(std::uint64_t position) noexcept { head_ = position > head_ ? position : head_; }
-  /// What must be free for `extent` to fit: everything before this position.
+  /// `extent` fits if everything before this position is free.
   std::uint64_t needed(const Extent& extent) const noexcept {
     return extent.end > size_ ? extent.end - size_ : 0;
   }
@@ -63,17 +63,17 @@ class FifoSpace {
 /// A record that waits for its commit.
 struct InFlightRecord {
   Reservation room;
-  DeviceCommit commit;  // word null: none
+  DeviceCommit commit;  // word null: no record
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;
-  bool by_host = false;  // the host commits it when it has seen the event
+  bool by_host = false;  // the host commits the record after the event
 };
 
 struct Allocation {
-  EventHandle event = 0;    // of this place in the list, used again and again
-  StreamHandle stream = 0;  // that it is recorded on
-  Extent memory;            // of the device
-  Extent pinned;            // of the host, where there is some
+  EventHandle event = 0;    // event of this place in the list; reused
+  StreamHandle stream = 0;  // stream on which the event is recorded
+  Extent memory;            // device memory
+  Extent pinned;            // host memory, if any
   InFlightRecord record;
   bool done = false;
 
@@ -88,13 +88,13 @@ struct Allocation {
 /// The allocations of one memory, oldest first.
 class AllocationList {
  public:
-  /// False when there is no memory or the device gives no events.
+  /// Creates the list. False if there is no memory, or if the device cannot create events.
   bool make(Device& device, std::size_t capacity) noexcept;
 
   std::size_t size() const noexcept { return count_; }
   bool full() const noexcept { return count_ == allocations_.size(); }
   Allocation& operator[](std::size_t i) noexcept { return allocations_[(first_ + i) % allocations_.size()]; }
-  /// The place of the next allocation, whose event may be recorded; push() keeps it.
+  /// The place of the next allocation, whose event may be recorded; push() adds it to the list.
   Allocation& next() noexcept { return allocations_[(first_ + count_) % allocations_.size()]; }
   void push() noexcept { ++count_; }
   void pop() noexcept {
@@ -108,15 +108,15 @@ class AllocationList {
   std::size_t count_ = 0;
 };
 
-/// When memory of work that is not done may be taken.
+/// Conditions under which memory of unfinished work may be reused.
 enum class Reuse {
   kNever,
-  kBehindSameStream,  // by work of the same stream, which runs later; the stream is made to wait all the same
-  kStreamWaits,       // the stream is made to wait for others
+  kBehindSameStream,  // by later work of the same stream, which also waits for the event
+  kStreamWaits,       // by any stream, which waits for the event
 };
 
-/// Whether `extent` may be taken for work on `stream`, which waits for what lies there where it must.
-/// `refused`: the device was asked and did not.
+/// Whether `extent` may be taken for work on `stream`. Makes the stream wait for earlier users if necessary.
+/// `refused`: the device has rejected the wait.
 bool make_room(Device& device, AllocationList& allocations, const FifoSpace& space, const Extent& extent,
                StreamHandle stream, Reuse reuse, bool& refused) noexcept;
 

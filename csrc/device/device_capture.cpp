@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMostDevices = 64;
 
-/// Rows without values, in the main ring.
+/// Plan for rows without values, in the main ring.
 class RowPlan final : public CapturePlan {
  public:
   RowPlan(Ring& ring, const StepContext& step_context, RoomWaiter waiter,
@@ -27,7 +27,7 @@ class RowPlan final : public CapturePlan {
   }
 };
 
-/// Tensors on a device.
+/// Plan for tensors on a device.
 class DevicePlan final : public CapturePlan {
  public:
   DevicePlan(DeviceEngine& engine, Ring& main, const StepContext& step_context, RoomWaiter waiter,
@@ -46,7 +46,7 @@ class DevicePlan final : public CapturePlan {
   const StreamHandle stream_;
 };
 
-/// Leaves out of the batch what finds no room on the device now. Locked. False when nothing is left.
+/// Removes the items from the batch for which the device has no room. Locked. False if no item is left.
 bool DevicePlan::fit() noexcept {
   for (;;) {
     const TableSize table = measure_table(items());
@@ -72,17 +72,17 @@ bool DevicePlan::fit() noexcept {
   }
 }
 
-/// Called before room in the ring is requested, so that no room is taken for payloads without room in the
-/// arena.
+/// Called before room in the ring is requested, so that no room in the ring is taken for payloads that do not
+/// fit into the arena.
 void DevicePlan::prepare() noexcept {
-  if (records().policy() == FullPolicy::kBlock && engine_.on()) return;  // there the stream waits, if need be
+  if (records().policy() == FullPolicy::kBlock && engine_.on()) return;  // the stream waits, if necessary
   const std::scoped_lock lock(engine_.mutex());
   (void)fit();
 }
 
 void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
   const std::scoped_lock lock(engine_.mutex());
-  if (!fit()) return records().abort(room);  // others were faster
+  if (!fit()) return records().abort(room);  // other threads were faster
   const BatchSize size = size_now();
   const TableSize table = measure_table(items());
   const std::uint64_t guard = table.empty() ? 0 : engine_.next_guard();
@@ -91,7 +91,7 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
     const PlannedTensor& item = items()[i];
     if (item.stats && !is_reduced(item)) entries[i].stats = empty_stats();
   }
-  if (size.payload_bytes > 0) {  // not those of an earlier lap
+  if (size.payload_bytes > 0) {  // so that guards of an earlier lap do not match
     std::byte* const payload = room.data + size.payload_offset;
     std::memset(payload - kGuardBytes, 0, kGuardBytes);
     std::memset(payload + size.payload_bytes, 0, kGuardBytes);
@@ -104,7 +104,7 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
   drop(DropReason::kDeviceError);
 }
 
-/// Counts those that have values as not kept, without rows.
+/// Counts the tensors that have values as not kept, without rows.
 CaptureResult count_all(Ring& main, std::span<const TensorRequest> requests, DropReason reason) noexcept {
   CaptureResult result;
   for (const TensorRequest& request : requests) {
@@ -131,15 +131,15 @@ DeviceCapture::DeviceCapture(std::unique_ptr<Device> device, std::shared_ptr<Rin
 
 DeviceCapture::~DeviceCapture() {
   if (engine_ != nullptr && !engine_->here())
-    (void)engine_.release();  // a forked child: its threads are not here
+    (void)engine_.release();  // a forked child, which does not have the threads
 }
 
 CaptureResult DeviceCapture::capture(std::span<const TensorRequest> requests, const StepContext& step_context,
                                      StreamHandle stream, RoomWaiter waiter) {
   if (!main_.usable()) return {};
-  thread_local std::vector<PlannedTensor> items;  // keeps its room from call to call
+  thread_local std::vector<PlannedTensor> items;  // keeps its capacity between calls
   if (engine_ == nullptr || !engine_->on()) {
-    (void)busy();  // it failed just now: what was lost with it is counted
+    (void)busy();  // the device has just failed: counts the lost records
     return RowPlan(main_, step_context, waiter, items).skip_all(requests, DropReason::kDeviceError);
   }
   if (is_captured_into_a_graph(*engine_, stream))
@@ -172,7 +172,7 @@ bool DeviceCapture::busy() const noexcept { return engine_ != nullptr && engine_
 DeviceReport DeviceCapture::report() const {
   if (engine_ != nullptr) return engine_->report();
   DeviceReport report;
-  report.error = "no memory for what captures";
+  report.error = "no host memory for the capture of the device";
   return report;
 }
 

@@ -1,19 +1,24 @@
-// device_capture.hpp: a list of tensors on one device becomes batch records in a ring of that device's own.
+// device_capture.hpp: writes a list of tensors on one device, as batch records, into the ring of the device.
 //
-// The host plans and writes everything of a record but the values, and enqueues the rest: statistics by a
-// kernel on the training's stream, straight into the record; payloads packed into an arena on the training's
-// stream, copied into the record on a stream of the device's own, then committed in the order of that
-// stream. The host never waits for the device, allocates nothing after warm-up, and keeps nothing of the
-// training's memory: whatever is enqueued on the training's stream reads before anything that comes after.
-// What a tensor is counted as when it is not kept is as in capture.hpp; besides:
-//   the stream is being captured into a graph -> kGraphCapture, no row
-//   the arena is full, policy drop -> kArenaFull, a row that says so; degrade -> kDegraded with statistics;
-//     block -> the training's stream (not the host) waits until there is room, or chunks follow each other
-//   more in progress than there are tables or events -> kArenaFull under every policy, because the host would
+// The host plans a record, writes everything except the values, and enqueues the work for the values:
+// statistics are computed by a kernel on the training's stream, directly into the record. Payloads are packed
+// into an arena on the training's stream, copied into the record on a separate stream of the device, and
+// committed in the order of that stream.
+//
+// The host never waits for the device, allocates nothing after warm-up, and keeps none of the training's
+// memory: the reads are enqueued on the training's stream, so they run before its later work.
+//
+// capture.hpp has the reasons with which a tensor that is not kept is counted. Further reasons:
+//   the stream is being captured into a CUDA graph -> kGraphCapture, no row
+//   the arena is full, policy drop -> kArenaFull, and a row with the reason; degrade -> kDegraded with
+//     statistics; block -> the training's stream (not the host) waits until there is room, or chunks follow
+//     each other
+//   more work in progress than tables or events -> kArenaFull under every policy, because the host would
 //     have to wait
-//   the device has failed -> kDeviceError, and a row in the main ring that says so for what comes later
-// A tensor of more tiles than the scratch has partial results for goes in parts, too, also without payload.
-// Threads: any number may call capture(); a mutex is held while one enqueues (microseconds, no waiting).
+//   the device has failed -> kDeviceError; later tensors have a row with the reason in the main ring
+//
+// A tensor with more tiles than the scratch has partial results is split into parts, also without payload.
+// Threads: any number may call capture(); a mutex is held while a thread enqueues (microseconds, no waiting).
 #pragma once
 
 #include <memory>
@@ -28,32 +33,32 @@ namespace tdcore {
 class DeviceEngine;
 
 struct DeviceCaptureConfig {
-  std::uint64_t arena_bytes = std::uint64_t{64} << 20;  // of device memory, for payloads on their way
+  std::uint64_t arena_bytes = std::uint64_t{64} << 20;  // device memory for payloads in flight
   std::uint64_t scratch_bytes = std::uint64_t{16}
-                                << 20;  // of device memory, for launch tables and partial results
-  std::uint64_t table_bytes = std::uint64_t{8} << 20;  // of pinned memory, for launch tables to upload
-  std::uint32_t max_items = 8192;                      // of one launch
+                                << 20;                 // device memory for launch tables and partial results
+  std::uint64_t table_bytes = std::uint64_t{8} << 20;  // pinned memory for the upload of launch tables
+  std::uint32_t max_items = 8192;                      // maximum number of items of one launch
   std::uint32_t in_flight = 1024;                      // maximum number of launches in progress
 };
 
-/// State of a device, for doctor and the end of a run.
+/// State of a device, for `tdcore doctor` and for the end of a run.
 struct DeviceReport {
   DeviceInfo info;
-  CommitMode commit_mode = CommitMode::kPoll;  // in use
+  CommitMode commit_mode = CommitMode::kPoll;  // the mode in use
   std::uint64_t arena_bytes = 0;
-  std::uint64_t early_commits = 0;  // seen by the consumer; each made the engine fall back
+  std::uint64_t early_commits = 0;  // found by the consumer; after each the engine has fallen back
   std::uint64_t in_flight = 0;      // records enqueued and not committed yet
-  std::string error;                // why the device is not used; empty
+  std::string error;                // reason why the device is not used; may be empty
 };
 
 class DeviceCapture {
  public:
-  /// Takes the memory and pins `lane`, whose records it makes; `main` numbers the order of execution and
-  /// counts what is not kept. Both outlive it. Never throws: a device that cannot be used counts everything
-  /// as kDeviceError and says why in report().
+  /// Allocates the memory and pins `lane`, the ring for the records. `main` numbers the order of execution
+  /// and counts tensors that are not kept. Both rings must outlive this object. Never throws: with a device
+  /// that cannot be used, all tensors are counted as kDeviceError, and report() has the reason.
   DeviceCapture(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
                 const DeviceCaptureConfig& config) noexcept;
-  /// Waits for what is in flight, at most 5 s; memory that the device may still write stays mapped.
+  /// Waits at most 5 s for work in flight. Memory that the device may still write stays mapped.
   ~DeviceCapture();
   DeviceCapture(const DeviceCapture&) = delete;
   DeviceCapture& operator=(const DeviceCapture&) = delete;
@@ -63,24 +68,24 @@ class DeviceCapture {
   CaptureResult capture(std::span<const TensorRequest> requests, const StepContext& step_context,
                         StreamHandle stream, RoomWaiter waiter = {wait_plainly, nullptr});
 
-  /// As Ring::mark_step_end(), behind all that was captured here before. After `others`' records too.
+  /// Like Ring::mark_step_end(), after all earlier records of this device and of `others`.
   [[nodiscard]] bool mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept;
 
-  /// How many records were enqueued so far, and whether the first `records` of them are through: their
-  /// tensors have been read, whatever became of the records.
+  /// Number of records that were enqueued so far; and whether the tensors of the first `records` of them have
+  /// been read, committed or not.
   std::uint64_t enqueued() const noexcept;
   bool has_read(std::uint64_t records) const noexcept;
 
-  /// Whether the device still captures: it has not failed, and was not closed.
+  /// Whether the device captures: it has neither failed nor been closed.
   bool in_use() const noexcept;
-  /// Whether records are enqueued that were not committed yet.
+  /// Whether there are enqueued records that are not committed yet.
   bool busy() const noexcept;
   DeviceReport report() const;
   void close() noexcept;
 
  private:
   Ring& main_;
-  std::unique_ptr<DeviceEngine> engine_;  // null when there was no memory for it
+  std::unique_ptr<DeviceEngine> engine_;  // null if there was no memory for it
 };
 
 }  // namespace tdcore

@@ -5,9 +5,10 @@
 namespace tdcore {
 namespace {
 
-constexpr std::uint64_t kArenaShare = 4;          // of the arena, for one record
-constexpr std::uint64_t kScratchShare = 2;        // of the scratch, for one batch
-constexpr std::uint64_t kMergeBytes = 64 * 1024;  // zeroing so much more is cheaper than one more call
+constexpr std::uint64_t kArenaShare = 4;    // one record uses at most a quarter of the arena
+constexpr std::uint64_t kScratchShare = 2;  // one batch uses at most half of the scratch
+constexpr std::uint64_t kMergeBytes =
+    64 * 1024;  // zeroing this many more bytes is cheaper than one more call
 
 std::uint64_t aligned(std::uint64_t bytes) noexcept { return round_up(bytes, kDeviceAlignBytes); }
 
@@ -64,21 +65,21 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   const std::uint64_t entries =
       table_share > kTableFixedBytes ? (table_share - kTableFixedBytes) / kTableEntryBytes : 0;
   limits_.entries = std::min<std::uint64_t>(config.max_items, entries);
-  // A tile's counter is in the table; there is far less than one per tile.
+  // Counters of tiles are in the table; there are far fewer counters than tiles.
   limits_.tiles = (scratch / kScratchShare - table_share) / (sizeof(TensorStats) + sizeof(std::uint32_t));
   if (limits_.entries == 0 || limits_.tiles == 0)
     return missing("room for a batch in tables or scratch", tables);
   guards_ = static_cast<std::uint64_t>(realtime_ns());
   early_seen_ = main_.early_commits();
   commit_mode_ = info_.best_commit_mode;
-  return !commits_by_host() || start_poller() || missing("thread that asks events", 0);
+  return !commits_by_host() || start_poller() || missing("thread that polls events", 0);
 }
 
 bool DeviceEngine::fail(const char* what) noexcept {
   if (on_.exchange(false, std::memory_order_relaxed) && error_.empty()) {
     try {
       error_ = std::string(what) + ": " + device_->first_error();
-    } catch (const std::exception&) {  // no memory for words
+    } catch (const std::exception&) {  // no memory for the text
     }
   }
   return false;
@@ -101,7 +102,7 @@ DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t 
   bool refused = false;
   const Extent pinned = table_space_.place(aligned(table.upload_bytes));
   const bool table_fits =
-      table_space_.fits(pinned) &&  // written by the host: no stream can wait for it
+      table_space_.fits(pinned) &&  // written by the host, so a stream cannot wait for it
       make_room(
           *device_, table_allocations_, scratch_space_, scratch_space_.place(table.device_bytes), stream,
           lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kBehindSameStream, refused);
@@ -113,14 +114,14 @@ DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t 
                   lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kNever, refused);
   }
   if (refused) {
-    fail("a stream could not be made to wait");
+    fail("the device could not make a stream wait");
     return Fit::kOff;
   }
   if (!payload_fits) return Fit::kArenaFull;
   return table_fits ? Fit::kFits : Fit::kTablesFull;
 }
 
-/// Writes zeros between payloads and after the last one, so that a record has no old content of the arena.
+/// Writes zeros between payloads and after the last payload, so that a record has no old bytes of the arena.
 bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexcept {
   std::uint64_t position = 0;
   std::uint64_t from = 0;
@@ -150,7 +151,7 @@ void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
   record.by_host = commits_by_host();
   for (const PlannedTensor& item : batch.items) {
     if (item.status == EntryStatus::kSkipped) continue;
-    // Counted with its last part: what is lost is the end of what was enqueued.
+    // A tensor is counted with its last part, because the lost records are the last ones that were enqueued.
     const bool counted = item.reason == DropReason::kDegraded || item.part + 1 != item.parts;
     record.tensors += counted ? 0 : 1;
     record.bytes += item.payload_bytes;
@@ -161,7 +162,7 @@ void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
   poll_wanted_.notify_one();
 }
 
-/// Enqueues a batch. False when something was refused.
+/// Enqueues a batch. False if the device rejected a part of the work.
 bool DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
                         const DeviceCommit& commit) noexcept {
   std::byte* const record = batch.room.data;
@@ -215,11 +216,12 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   InFlightRecord& record = (saves ? payload : table).record;
   keep_record(saves ? payload : table, batch, commit);
   if (!send(batch, table, payload, commit)) {
-    // What was enqueued may still run, the commit among it: nothing says when. The plan counts the batch.
+    // Enqueued work, including the commit, may still run, and no event reports its end. The plan counts the
+    // batch.
     lost_track_ = true;
     record.tensors = 0;
     record.bytes = 0;
-    (void)fail("the device refused");
+    (void)fail("the device rejected work");
     return !lose(record);
   }
   table_allocations_.push();

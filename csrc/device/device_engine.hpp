@@ -1,12 +1,16 @@
-// device_engine.hpp: what DeviceCapture has on its device: memory, work in flight, commits, the end.
+// device_engine.hpp: the memory, the work in flight, the commits and the shutdown of one device.
 //
-// Three memories: the arena for payloads, freed when they have arrived in the ring; scratch for launch tables
-// and partial statistics, freed when the kernels have run, together with the pinned memory that the tables
-// are uploaded from. A record in flight belongs to the allocation whose event follows its commit.
+// There are three memories: the arena for payloads, freed when they have arrived in the ring; the scratch for
+// launch tables and partial statistics, freed when the kernels have run; and the pinned memory from which the
+// tables are uploaded, freed with the scratch. A record in flight belongs to the allocation whose event
+// follows its commit.
+//
 // Errors: the first error turns the device off permanently. Records that will never be committed are dropped
-// (the consumer skips them) and counted as kDeviceError. No new records are made in the lane, so late writes
-// of the device are harmless. Threads: functions marked "locked" with the mutex held, all others from any
-// thread. kPoll has its own thread.
+// (the consumer skips them) and counted as kDeviceError. No further records are written to the lane, so late
+// writes of the device are harmless.
+//
+// Threads: functions marked "locked" are called with the mutex held, all others from any thread. kPoll has
+// its own thread.
 #pragma once
 
 #include <atomic>
@@ -25,7 +29,7 @@
 
 namespace tdcore {
 
-/// A batch that is written but for its values.
+/// A batch that is written, except for its values.
 struct DeviceBatch {
   Reservation room;
   BatchSize size;
@@ -37,7 +41,7 @@ struct DeviceBatch {
 
 class DeviceEngine {
  public:
-  /// Errors, of any kind, are left in report().error.
+  /// Never throws; report().error has the error, if any.
   DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
                const DeviceCaptureConfig& config) noexcept;
   ~DeviceEngine() { close(); }
@@ -49,28 +53,28 @@ class DeviceEngine {
   /// Whether the device is used: no error yet, not closed.
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   const BatchLimits& limits() const noexcept { return limits_; }
-  /// Locked: close() takes the device away.
+  /// Locked, because close() destroys the device.
   bool is_capturing(StreamHandle stream) noexcept { return device_->is_capturing(stream); }
   Ring& lane() noexcept { return *lane_; }
 
   std::mutex& mutex() noexcept { return mutex_; }
   enum class Fit { kFits, kArenaFull, kTablesFull, kOff };
-  /// Locked. Takes note of what has ended, and whether a batch could go now.
+  /// Locked. Processes work that has ended, and returns whether a batch can be enqueued.
   Fit find_room(const TableSize& table, std::uint64_t payload_bytes, StreamHandle stream) noexcept;
-  /// Locked, after kFits. False when the device refused: the record is not committed.
+  /// Locked, after kFits. False if the device rejected the work; the record is not committed.
   bool launch(const DeviceBatch& batch) noexcept;
   std::uint64_t next_guard() noexcept;  // locked; never 0
 
   bool mark_step_end(std::int64_t step, std::span<DeviceEngine* const> others) noexcept;
   bool busy() noexcept;
   std::uint64_t launched() noexcept;
-  /// Whether the tensors of the first so many batches have been read.
+  /// Whether the tensors of the first `batches` batches have been read.
   bool has_read(std::uint64_t batches) noexcept;
   DeviceReport report() noexcept;
   void close() noexcept;
 
  private:
-  struct Events;  // behind all that is in flight
+  struct Events;  // events after all work in flight
 
   bool set_up(const DeviceCaptureConfig& config);
   bool fail(const char* what) noexcept;
@@ -92,24 +96,24 @@ class DeviceEngine {
   bool commits_by_host() const noexcept { return commit_mode_ == CommitMode::kPoll; }
 
   std::unique_ptr<const ForkGuard> fork_guard_;
-  std::unique_ptr<Device> device_;  // null after close() and when there was none
+  std::unique_ptr<Device> device_;  // null after close(), and without a device
   const std::shared_ptr<Ring> lane_;
   Ring& main_;
-  std::shared_ptr<RingMemory> lane_memory_;  // so that the pinned pages stay as long as the device
+  std::shared_ptr<RingMemory> lane_memory_;  // keeps the pinned pages as long as the device
   BatchLimits limits_{};
   std::atomic<bool> on_{false};  // relaxed: a hint outside of the mutex
 
-  std::mutex mutex_;  // of all that follows
+  std::mutex mutex_;  // guards all following members
   DeviceInfo info_;
   std::string error_;
   bool closed_ = false;
-  bool lost_track_ = false;  // something was enqueued without an event after it
+  bool lost_track_ = false;  // work was enqueued without an event after it
   CommitMode commit_mode_ = CommitMode::kPoll;
   std::uint64_t early_seen_ = 0;
   std::uint64_t guards_ = 0;
-  std::uint64_t launched_ = 0;   // batches
-  std::uint64_t in_flight_ = 0;  // records
-  std::uint64_t polled_ = 0;     // of them, those to be committed by the host
+  std::uint64_t launched_ = 0;   // number of batches
+  std::uint64_t in_flight_ = 0;  // number of records
+  std::uint64_t polled_ = 0;     // number of records in flight that the host must commit
   StreamHandle copies_ = 0;
   std::byte* arena_ = nullptr;
   std::byte* scratch_ = nullptr;

@@ -1,5 +1,5 @@
-// DeviceEngine, second part: how records in flight end, markers, commit modes, close. device_engine.cpp has
-// the first part.
+// DeviceEngine, second part: the end of records in flight, markers, commit modes, close. device_engine.cpp
+// has the first part.
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kPollPause{1};
 constexpr std::chrono::microseconds kClosePause{200};
 constexpr std::chrono::seconds kCloseTimeout{5};
 
-/// Whether the device has committed. Acquire, as the consumer.
+/// Whether the device has committed. Acquire, like the consumer.
 bool is_committed(const DeviceCommit& commit) noexcept {
   return std::atomic_ref<std::uint64_t>(*commit.word).load(std::memory_order_acquire) == commit.value;
 }
@@ -29,15 +29,16 @@ void commit_now(const DeviceCommit& commit) noexcept {
 
 }  // namespace
 
-/// Events behind all that is in flight: of each stream its latest. Two streams under one handle (CUDA's
-/// per-thread stream in two threads) count as one: with several devices a step's mark may then come early.
+/// Events after all work in flight: the latest event of each stream. Two streams with one handle (CUDA's
+/// per-thread stream in two threads) count as one stream. With several devices, a step's marker may then be
+/// early.
 struct DeviceEngine::Events {
   static constexpr std::size_t kMost = 64;
   std::array<EventHandle, kMost> events{};
   std::array<StreamHandle, kMost> streams{};
   std::size_t count = 0;
 
-  /// Newest first. False when there is no room for one more stream.
+  /// Adds the event of an allocation; the newest must be added first. False if there are too many streams.
   bool add(const Allocation& allocation, std::size_t from) noexcept {
     for (std::size_t i = from; i < count; ++i) {
       if (streams[i] == allocation.stream) return true;
@@ -51,14 +52,14 @@ struct DeviceEngine::Events {
 
 // ---- commit modes and the end of records in flight
 
-/// A word came before its data: it is not trusted that way again.
+/// Uses the next commit mode, because a commit word was visible before its data.
 void DeviceEngine::fall_back() noexcept {
   const std::uint64_t seen = main_.early_commits();
   if (seen <= early_seen_) return;
   early_seen_ = seen;
   if (commit_mode_ == CommitMode::kPoll) return;
   commit_mode_ = static_cast<CommitMode>(static_cast<std::uint8_t>(commit_mode_) + 1);
-  if (commits_by_host() && !start_poller()) fail("no thread that asks events");
+  if (commits_by_host() && !start_poller()) fail("no thread that polls events");
 }
 
 bool DeviceEngine::start_poller() noexcept {
@@ -106,7 +107,7 @@ bool DeviceEngine::lose(InFlightRecord& record) noexcept {
   return lost;
 }
 
-/// Whether the allocation is done with. What the host commits is left to settle().
+/// Whether the work of the allocation has ended. settle() makes the commits of the host.
 bool DeviceEngine::look(Allocation& allocation) noexcept {
   if (allocation.done) return true;
   const EventState state = device_->query_event(allocation.event);
@@ -139,7 +140,7 @@ void DeviceEngine::settle() noexcept {
   if (device_ == nullptr) return;
   for (std::size_t i = 0; i < payload_allocations_.size() && look(payload_allocations_[i]); ++i) {
   }
-  const Allocation* waiting = nullptr;  // what is behind it on its stream is asked when this one has ended
+  const Allocation* waiting = nullptr;  // later events of its stream are queried when this one has happened
   for (std::size_t i = 0; i < table_allocations_.size(); ++i) {
     Allocation& allocation = table_allocations_[i];
     const bool behind = waiting != nullptr && waiting->stream == allocation.stream;
@@ -153,8 +154,8 @@ void DeviceEngine::settle() noexcept {
   pop_done();
 }
 
-/// As settle(), for less: asks the oldest events only, until one has not happened. What is behind that one
-/// may have ended, too, but as long as there is one something is in flight: a table's record ends with it or,
+/// A cheaper settle(): queries only the oldest events, until one has not happened. Later work may have ended
+/// too, but until that event there is work in flight: the record of a table ends with the table's event or,
 /// with a payload, after it.
 void DeviceEngine::reclaim() noexcept {
   if (device_ == nullptr) return;
@@ -168,7 +169,8 @@ void DeviceEngine::reclaim() noexcept {
 
 // ---- markers and the end
 
-/// False when there are too many streams, or when the host has to commit something first.
+/// Collects the events of all work in flight. False if there are too many streams, or if the host must commit
+/// a record first.
 bool DeviceEngine::pending_events(Events& events) noexcept {
   const std::scoped_lock lock(mutex_);
   reclaim();
@@ -192,7 +194,7 @@ bool DeviceEngine::mark_step_end(std::int64_t step, std::span<DeviceEngine* cons
   const std::scoped_lock lock(mutex_);
   if (closed_ || lane_ == nullptr) return false;
   reclaim();
-  if (!on()) return false;  // what was lost may still write into the lane
+  if (!on()) return false;  // lost work may still write into the lane
   const std::size_t from = events.count;
   for (std::size_t i = table_allocations_.size(); i > 0; --i) {
     if (!table_allocations_[i - 1].done && !events.add(table_allocations_[i - 1], from)) return false;
@@ -208,7 +210,7 @@ bool DeviceEngine::mark_step_end(std::int64_t step, std::span<DeviceEngine* cons
   return true;
 }
 
-/// Behind all copies and the events.
+/// Commits a marker after all copies and the events.
 bool DeviceEngine::commit_marker(const Reservation& room, const Events& events) noexcept {
   Allocation& allocation = payload_allocations_.next();
   allocation.start(copies_);
@@ -226,7 +228,7 @@ bool DeviceEngine::commit_marker(const Reservation& room, const Events& events) 
   if (!sent) {
     lost_track_ = true;
     (void)lose(allocation.record);
-    return fail("the device refused");
+    return fail("the device rejected work");
   }
   payload_allocations_.push();
   return true;
@@ -244,7 +246,7 @@ std::uint64_t DeviceEngine::launched() noexcept {
   return launched_;
 }
 
-/// Its table is the last that a batch leaves on the training's stream, behind the kernels that read.
+/// The event of a batch's table is after the kernels that read its tensors on the training's stream.
 bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
@@ -260,7 +262,7 @@ DeviceReport DeviceEngine::report() noexcept {
   try {
     report.info = info_;
     report.error = error_;
-  } catch (const std::exception&) {  // no memory for words
+  } catch (const std::exception&) {  // no memory for the text
   }
   report.commit_mode = commit_mode_;
   report.arena_bytes = arena_ == nullptr ? 0 : arena_space_.size();
@@ -290,7 +292,7 @@ void DeviceEngine::close() noexcept {
   lock.lock();
   poller_.reset();
   if (table_allocations_.size() + payload_allocations_.size() > 0 || lost_track_) {
-    // The device may still read and write: its memory and the ring's stay for as long as the process.
+    // The device may still read and write, so its memory and the memory of the ring are not freed.
     leak_on_purpose(std::move(device_));
     leak_on_purpose(std::move(lane_memory_));
   }

@@ -1,7 +1,7 @@
 // device_ring.hpp: a trainer's ring together with the devices that write to its lanes.
 //
-// Ring has no knowledge of devices; DeviceSet needs the ring. This class owns both and ends them in the right
-// order: devices first, since they write to the lanes. Threads: as Ring and DeviceSet.
+// Ring does not depend on devices; DeviceSet needs the ring. This class owns both, and closes the devices
+// first, because they write to the lanes. Threads: as for Ring and DeviceSet.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace tdcore {
 
 class DeviceRing {
  public:
-  /// `open` opens a device at its first use. Throws what Ring's constructor throws.
+  /// `open` opens a device at its first use. Throws the exceptions of Ring's constructor.
   DeviceRing(const RingConfig& config, DeviceFactory open)
       : ring_(config),
         devices_(config.device_lanes > 0 ? std::make_unique<DeviceSet>(ring_, std::move(open)) : nullptr) {}

@@ -35,7 +35,7 @@ DeviceSet::DeviceSet(Ring& main, DeviceFactory open)
 DeviceSet::~DeviceSet() {
   close();
   if (guard_->here()) return;
-  for (LaneSlot& slot : lane_slots_) (void)slot.capture.release();  // the parent's
+  for (LaneSlot& slot : lane_slots_) (void)slot.capture.release();  // an object of the parent
   for (Loan& loan : loans_) (void)loan.borrowed.release();
 }
 
@@ -73,7 +73,7 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
   if (!guard_->here()) return false;
   try {
     const std::lock_guard lock(mutex_);
-    if (closed_.load(std::memory_order_relaxed)) return false;  // while we waited; close() closes no more
+    if (closed_.load(std::memory_order_relaxed)) return false;  // closed meanwhile
     for (std::size_t i = 0; i < lane_slot_count_; ++i) {
       LaneSlot& slot = lane_slots_[i];
       const int served = slot.device.load(std::memory_order_relaxed);
@@ -84,7 +84,7 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
       return slot.state.load(std::memory_order_relaxed) == State::kReady;
     }
     (void)why_not(device);
-  } catch (const std::exception&) {  // no memory: tried again at the next call
+  } catch (const std::exception&) {  // no memory: the next call tries again
   }
   return false;
 }
@@ -120,17 +120,17 @@ DropReason DeviceSet::why_not(int device) const noexcept {
     return DropReason::kUnsupportedDevice;
   }
   if (slot->state.load(std::memory_order_relaxed) == State::kPostponed) return DropReason::kGraphCapture;
-  refused_.store(true, std::memory_order_relaxed);  // it may have broken meanwhile
+  refused_.store(true, std::memory_order_relaxed);  // the device may have failed meanwhile
   return DropReason::kDeviceError;
 }
 
-/// Under mutex_.
+/// Reason why the device of a lane is not used. Under mutex_.
 std::string DeviceSet::why(const LaneSlot& slot) const {
   return slot.why.empty() && slot.capture != nullptr ? slot.capture->report().error : slot.why;
 }
 
 std::string DeviceSet::refusals() const {
-  // Without the mutex as long as all is well: another thread may be setting a device up.
+  // Without the mutex while no device is refused, because another thread may be setting up a device.
   if (!refused_.load(std::memory_order_relaxed) || !guard_->here()) return {};
   const std::lock_guard lock(mutex_);
   std::string text;
@@ -150,13 +150,14 @@ std::string DeviceSet::refusals() const {
 
 void DeviceSet::sort(std::span<const TensorRequest> requests, Groups& groups) const {
   groups.clear();
-  // One that has failed reads nothing any more, so nothing is to be borrowed for it.
+  // A device that has failed reads no more tensors, so nothing is kept for it.
   const auto is_served = [this](const TensorRequest& request) {
     const DeviceCapture* const capture =
         request.status == EntryStatus::kOk ? ready(device_of(request.tensor)) : nullptr;
     return capture != nullptr && capture->in_use();
   };
-  // Rows without values go with the others of their call: in the main ring they would overtake them.
+  // Rows without values are written with the other rows of their call; in the main ring they would be
+  // earlier.
   const auto first = std::find_if(requests.begin(), requests.end(), is_served);
   for (const TensorRequest& request : requests) {
     const int device = device_of(request.tensor);
@@ -180,7 +181,7 @@ CaptureResult DeviceSet::capture(const DeviceGroup& group, const StepContext& st
   DeviceCapture* const capture = guard_->here() ? ready(group.device) : nullptr;
   if (capture == nullptr) return {};
   const CaptureResult result = capture->capture(group.requests, step_context, group.stream, waiter);
-  if (!capture->in_use()) refused_.store(true, std::memory_order_relaxed);  // it broke meanwhile
+  if (!capture->in_use()) refused_.store(true, std::memory_order_relaxed);  // the device has failed meanwhile
   return result;
 }
 
@@ -234,7 +235,7 @@ std::vector<NumberedReport> DeviceSet::reports() const {
 
 void DeviceSet::close() noexcept {
   if (!guard_->here()) return;
-  const std::lock_guard lock(mutex_);  // a second caller waits, and so does the set-up of a device
+  const std::lock_guard lock(mutex_);  // a second caller and the set-up of a device wait
   if (closed_.exchange(true, std::memory_order_relaxed)) return;
   for (const LaneSlot& slot : lane_slots()) {
     if (slot.capture != nullptr) slot.capture->close();

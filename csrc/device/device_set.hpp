@@ -1,12 +1,14 @@
-// device_set.hpp: the devices of one ring: the lane of each device, and the path of a capture's tensors to
-// it.
+// device_set.hpp: the devices of one ring: the lane of each device, and the distribution of a capture's
+// tensors to the devices.
 //
-// A device gets a lane at its first use, in the order in which they come; where there are more devices than
-// lanes the late ones are not served (kUnsupportedDevice). One that cannot be used keeps its lane and says
-// why (kDeviceError). Captures of host memory come nowhere near here. Threads: any may call anything.
-// prepare() may last (memory is taken and pinned, kernels are compiled) and holds a mutex meanwhile, so it
-// must not be called with the GIL; what tells of devices and close() take it, too, captures look at atomics.
-// Fork: in a child nothing is done, and nothing of the parent's is touched.
+// A device gets a lane at its first use. If there are more devices than lanes, the last devices get none
+// (kUnsupportedDevice). A device that cannot be used keeps its lane, and refusals() has the reason
+// (kDeviceError). Captures of host memory do not use this class.
+//
+// Threads: any thread may call any function. prepare() may take seconds (memory is allocated and pinned,
+// kernels are compiled) and holds a mutex meanwhile, so it must not be called with the GIL. close() and the
+// functions that report on devices also take the mutex; captures read atomics. Fork: in a child every
+// function does nothing, and does not access the parent's objects.
 #pragma once
 
 #include <array>
@@ -26,11 +28,11 @@
 
 namespace tdcore {
 
-/// Opens a device; null, with the reason in `why`, when it cannot be used.
+/// Function that opens a device; returns null, with the reason in `why`, if the device cannot be used.
 using DeviceFactory = std::function<std::unique_ptr<Device>(int device, std::string& why)>;
 
-/// What a device may still read, so that its owner must not have it back yet. Destroyed where that may run
-/// foreign code (Python's, with the GIL).
+/// Objects that a device may still read, and that are released later. Destroyed where code of other libraries
+/// may run (Python code, with the GIL).
 class Borrowed {
  public:
   Borrowed() = default;
@@ -46,7 +48,7 @@ struct DeviceGroup {
   std::vector<TensorRequest> requests;
 };
 
-/// One call's requests by where they lie. Reused from call to call: its vectors keep their room.
+/// The requests of one call, grouped by device. Reused for later calls: its vectors keep their capacity.
 class Groups {
  public:
   std::vector<TensorRequest> host;  // in host memory, or without values
@@ -60,7 +62,7 @@ class Groups {
   std::size_t used_ = 0;
 };
 
-/// DeviceReport, and which device it is of.
+/// DeviceReport with the number of the device.
 struct NumberedReport {
   int device = 0;
   DeviceReport report;
@@ -68,59 +70,61 @@ struct NumberedReport {
 
 class DeviceSet {
  public:
-  /// For the lanes that `main` has; it outlives this. `open` opens a device for which set_factory() gave
-  /// nothing.
+  /// main: the ring with the lanes, which must outlive this object. open: opens devices for which
+  /// set_factory() was not called.
   DeviceSet(Ring& main, DeviceFactory open);
   ~DeviceSet();
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// What opens a device in place of the constructor's factory. False when the device was used already.
+  /// Sets the function that opens a device in place of the constructor's. False if the device is already in
+  /// use.
   bool set_factory(int device, DeviceFactory factory);
-  /// From now on tensors in host memory are captured like tensors on that device (tests).
+  /// For tests: captures later tensors in host memory as if they were on the device.
   void redirect_host(int device) noexcept;
   bool redirects_host() const noexcept { return redirect_.load(std::memory_order_relaxed) >= 0; }
-  /// The device that captures a tensor; kHostMemory when none does.
+  /// The device that captures a tensor; kHostMemory if no device does.
   int device_of(const TensorView& view) const noexcept {
     return view.device != kHostMemory ? view.device : redirect_.load(std::memory_order_relaxed);
   }
 
-  /// Sets the device up, unless that was tried already; not while `stream` of it is being captured into a
-  /// graph. Whether it can be used.
+  /// Sets up the device, unless this was tried before, or its `stream` is being captured into a CUDA graph.
+  /// Returns whether the device can be used.
   bool prepare(int device, StreamHandle stream = 0) noexcept;
   /// Whether prepare() would set the device up.
   bool is_new(int device) const noexcept;
   /// Why requested devices are not used: one line each; empty if all are used.
   std::string refusals() const;
 
-  /// Sorts a call's requests. Those on a device that is not served are in `host` then, as skipped.
+  /// Sorts the requests of a call. Requests on a device without a lane are added to `host`, as skipped.
   void sort(std::span<const TensorRequest> requests, Groups& groups) const;
-  /// As DeviceCapture::capture(). The device must have been prepared.
+  /// Like DeviceCapture::capture(). The device must have been prepared.
   CaptureResult capture(const DeviceGroup& group, const StepContext& step_context, RoomWaiter waiter);
 
-  /// Keeps `borrowed` until what was captured on the device before this call has been read.
+  /// Keeps `borrowed` until the device has read all tensors that were captured before this call.
   void borrow(int device, std::unique_ptr<Borrowed> borrowed);
-  /// What has been read meanwhile; after close() all that is safe to give back. Cheap when there is none.
+  /// Takes the objects that the device has read; after close() all objects that are safe to release. Cheap if
+  /// there are none.
   std::vector<std::unique_ptr<Borrowed>> take_read();
 
-  /// Ring::mark_step_end() behind everything that is on its way from devices.
+  /// Ring::mark_step_end(), after all records in flight of all devices.
   [[nodiscard]] bool mark_step_end(std::int64_t step) noexcept;
 
   std::vector<NumberedReport> reports() const;
-  /// Waits for what is in flight, a few seconds at most per device.
+  /// Waits for work in flight, at most a few seconds per device.
   void close() noexcept;
 
  private:
   enum class State : std::uint8_t {
     kUnmade,
-    kPostponed,  // opened, but its first stream was being captured into a graph
+    kPostponed,  // opened, but its first stream was being captured into a CUDA graph
     kReady,
     kRefused,
   };
-  /// A lane and the device that it serves.
+  /// A lane and its device.
   struct LaneSlot {
-    std::atomic<int> device{kHostMemory};  // relaxed: found or not, `state` decides
-    // Release in make(); pairs with the acquire in ready(): `capture` is constant from then on.
+    std::atomic<int> device{kHostMemory};  // relaxed, because `state` is checked too
+    // Release in make(); pairs with the acquire in ready(), after which `capture` is constant.
     std::atomic<State> state{State::kUnmade};
     std::unique_ptr<Device> opened;  // kPostponed; under mutex_
     std::unique_ptr<DeviceCapture> capture;
@@ -128,7 +132,7 @@ class DeviceSet {
   };
   struct Loan {
     int device;
-    std::uint64_t up_to;  // DeviceCapture::enqueued() then
+    std::uint64_t up_to;  // DeviceCapture::enqueued() at the call of borrow()
     std::unique_ptr<Borrowed> borrowed;
   };
 
@@ -146,15 +150,15 @@ class DeviceSet {
   static constexpr std::size_t kMaxLaneSlots = 8;
   const std::size_t lane_slot_count_;  // lanes
   std::array<LaneSlot, kMaxLaneSlots> lane_slots_;
-  mutable std::mutex mutex_;                              // of making
+  mutable std::mutex mutex_;                              // guards the set-up of devices
   std::vector<std::pair<int, DeviceFactory>> factories_;  // under mutex_
   std::mutex loans_mutex_;
   std::vector<Loan> loans_;                         // under loans_mutex_
   std::atomic<std::size_t> loan_count_{0};          // relaxed: a hint for take_read()
-  mutable std::atomic<int> unserved_{kHostMemory};  // relaxed: a device that came too late
-  mutable std::atomic<bool> refused_{false};        // relaxed: refusals() has something to say
+  mutable std::atomic<int> unserved_{kHostMemory};  // relaxed: a device without a lane
+  mutable std::atomic<bool> refused_{false};        // relaxed: refusals() is not empty
   std::atomic<int> redirect_{kHostMemory};          // relaxed: set by tests before they capture
-  std::atomic<bool> closed_{false};                 // relaxed: a late capture finds its lane closed
+  std::atomic<bool> closed_{false};                 // relaxed: a late capture fails in its closed lane
 };
 
 }  // namespace tdcore

@@ -9,7 +9,7 @@
 namespace tdcore {
 namespace {
 
-/// Where the parts of a table lie, from its start.
+/// Offsets of the parts of a table, from its start.
 struct Places {
   std::uint64_t stats;
   std::uint64_t layouts;
@@ -41,7 +41,7 @@ T* at(std::byte* base, std::uint64_t offset) noexcept {
   return reinterpret_cast<T*>(base + offset);
 }
 
-/// Puts items one after the other and numbers their tiles.
+/// Writer of consecutive items, whose tiles it numbers.
 class ItemWriter {
  public:
   explicit ItemWriter(device::Item* first) noexcept : next_(first) {}

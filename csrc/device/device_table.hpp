@@ -1,9 +1,8 @@
 // device_table.hpp: the launches of one batch as the kernels read them (device/launch.hpp).
 //
-// One upload carries it all: items to pack, items to reduce, layouts, the guard, counters that begin at zero;
-// behind it in device memory lie the partial results. The guard goes to both ends of the payload as two more
-// items to pack, so that it takes the path of the payload.
-// Threads: pure functions.
+// One upload contains the whole table: items to pack, items to reduce, layouts, the guard, counters that
+// begin at zero. After the table, in device memory, are the partial results. The guard is packed to both ends
+// of the payload by two more items, so that it is copied like the payload. Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +17,14 @@ namespace tdcore {
 
 inline constexpr std::uint64_t kDeviceAlignBytes = 256;
 
-/// Most bytes of a table per entry, upload and statistics of one tile; and besides.
+/// Maximum bytes of a table per entry (upload and statistics of one tile), and maximum further bytes.
 inline constexpr std::uint64_t kTableEntryBytes =
     2 * sizeof(device::Item) + sizeof(device::ItemLayout) + 2 * sizeof(std::uint32_t);
 inline constexpr std::uint64_t kTableFixedBytes =
     2 * sizeof(device::Item) + 2 * kGuardBytes + 2 * kDeviceAlignBytes;
 
 struct TableSize {
-  std::uint32_t packs = 0;  // the two of the guard included; 0 without payload
+  std::uint32_t packs = 0;  // including two for the guard; 0 without payload
   std::uint32_t stats = 0;
   std::uint32_t layouts = 0;
   std::uint64_t stats_tiles = 0;
@@ -35,7 +34,7 @@ struct TableSize {
   bool empty() const noexcept { return packs == 0 && stats == 0; }
 };
 
-/// What the kernels have to do with an item.
+/// Whether the kernels pack or reduce an item.
 bool is_packed(const PlannedTensor& item) noexcept;
 bool is_reduced(const PlannedTensor& item) noexcept;
 
@@ -55,11 +54,11 @@ struct Launches {
   device::Launch pack{};
 };
 
-/// Fills the table in pinned memory.
+/// Writes the table to pinned memory.
 Launches fill_table(std::span<const PlannedTensor> items, const TableSize& size,
                     const TablePlace& place) noexcept;
 
-/// Dimensions of extent 1 left out, neighbours that follow each other in memory joined.
+/// Removes dimensions of extent 1, and joins neighbors that are contiguous in memory.
 void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept;
 
 }  // namespace tdcore

@@ -1,18 +1,18 @@
 // control_page.hpp: the shared memory of one ring, byte for byte, and the packed cursor word.
 //
-// The memfd holds, each part on a page of its own:
+// The parts of the memfd. Each part starts on a new page:
 //
 //     ControlPage | names | order | slots | data
 //
-// The file is sparse: `names` and `data` have room for far more than most runs need. Their memory is taken as
-// names come and as the ring grows (ring_memory.hpp, ring.hpp).
+// The file is sparse: `names` and `data` have room for far more than most runs need. Their memory is
+// allocated when names are added and when the ring grows (ring_memory.hpp, ring.hpp).
 //
 // A trainer with accelerators has a separate ring for each of them, a *lane*, in a separate memfd of the same
-// form. `order` is empty except in the main ring of such a trainer; lane_order.hpp has its contents. Both
-// processes map it and use the layout of this header. layout_hash() covers every size that matters, so a
-// reader built from other sources is refused when it attaches. Threads: the comment of each member has its
-// writer. Plain data and address-free atomics only: no pointers, no virtuals, no locks. All-zero bytes, the
-// contents of a new memfd, are a valid start state.
+// form. `order` is empty except in the main ring of such a trainer; lane_order.hpp describes its contents.
+// Both processes map the memfd and use the layout of this header. layout_hash() covers every size that
+// matters, so that a reader that was built from other sources is rejected when it attaches. Threads: the
+// comment of each member names its writer. Only plain data and address-free atomics: no pointers, no virtual
+// functions, no locks. All-zero bytes, the contents of a new memfd, are a valid start state.
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,9 @@ namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
 inline constexpr std::uint32_t kRingVersion = 3;
-// Two cache lines: x86 fetches them in pairs, some ARM lines are this long.
+// Two cache lines, because x86 fetches lines in pairs, and some ARM lines are this long.
 inline constexpr std::size_t kLineBytes = 128;
-inline constexpr std::uint64_t kUnitBytes = 64;  // positions in the data ring count these
+inline constexpr std::uint64_t kUnitBytes = 64;  // unit of positions in the data ring
 inline constexpr unsigned kPositionBits = 36;
 inline constexpr unsigned kSizeBits = 4;
 inline constexpr unsigned kTicketBits = 24;
@@ -39,10 +39,10 @@ inline constexpr std::size_t kMaxLanes = kMaxDeviceLanes + 1;  // lane 0 is the 
 inline constexpr std::size_t kErrorTextBytes = 1024;
 inline constexpr std::size_t kControlTextBytes = 8192;
 
-/// A place in the ring: the number of records before it and the 64-byte units before it, both modulo
-/// their width. Held in one 64-bit word so that one compare-and-swap takes a slot and its bytes together. The
-/// reservation also says which of its sizes the ring has (Ring::sizes_), so that no swap succeeds with a
-/// place that was computed for another size; elsewhere `size` is 0 and means nothing.
+/// A place in the ring: the number of records and the number of 64-byte units before it, both modulo their
+/// width. Stored in one 64-bit word, so that one compare-and-swap takes a slot and its bytes together. In the
+/// reservation word, `size` is the index of the ring's current size (Ring::sizes_), so that no swap succeeds
+/// with a place that was computed for another size. Elsewhere `size` is 0 and has no meaning.
 struct Cursor {
   std::uint64_t ticket = 0;    // modulo 2^24
   std::uint64_t position = 0;  // modulo 2^36, in kUnitBytes
@@ -55,7 +55,7 @@ struct Cursor {
     return ((ticket & kTicketMask) << (kPositionBits + kSizeBits)) | ((size & kSizeMask) << kPositionBits) |
            (position & kPositionMask);
   }
-  /// The word after `word` takes one ticket more and ends at `position`; its size stays.
+  /// The word after `word`: one more ticket, an end at `position`, and the same size.
   static constexpr std::uint64_t advance(std::uint64_t word, std::uint64_t position) noexcept {
     constexpr std::uint64_t kOneTicket = std::uint64_t{1} << (kPositionBits + kSizeBits);
     return ((word + kOneTicket) & ~kPositionMask) | (position & kPositionMask);
@@ -68,28 +68,29 @@ struct Cursor {
   }
 };
 
-/// One record's place. Slot of ticket t is slots[t % slots]; reused every lap, never cleared.
+/// The place of one record. The slot of ticket t is slots[t % slots]; it is reused every lap and never
+/// cleared.
 struct Slot {
   // Producer, release: ticket + 1 once the record may be read; pairs with the acquire in Consumer::next().
   std::atomic<std::uint64_t> commit;
-  // Producer, plain, before commit; consumer, after it.
+  // Written by the producer, plain, before commit; read by the consumer after it.
   std::uint64_t position;  // first unit of the record, modulo 2^36
   std::uint64_t bytes;     // the requested size
   std::uint32_t kind;      // RecordKind
   std::uint32_t reserved;
-  std::uint64_t offset;  // of its first byte in the data
+  std::uint64_t offset;  // of the record's first byte in the data
   std::uint64_t unused[3];
 };
 static_assert(sizeof(Slot) == 64);
 
-/// Sums of one drop reason. Added to by both sides, relaxed: totals only, they order nothing.
+/// Sums for one drop reason. Both sides add to them, relaxed: totals, which order no other access.
 struct DropTotals {
   std::atomic<std::uint64_t> tensors;
   std::atomic<std::uint64_t> bytes;
 };
 
-/// A short text with one writer and readers that may look at any time (a sequence lock).
-/// The words are atomics, so a torn look is possible but not a data race; `version` finds it.
+/// A short text with one writer, and readers that may read at any time (a sequence lock). The words are
+/// atomics, so a torn read is possible but not a data race; `version` detects a torn read.
 struct ErrorText {
   // Consumer: odd while it writes. The release of each word pairs with the acquire in read_error_text().
   std::atomic<std::uint64_t> version;
@@ -98,7 +99,7 @@ struct ErrorText {
 };
 
 struct ControlPage {
-  // Written once by the constructor of Ring, before the descriptor is passed on; constant after.
+  // Written once by the constructor of Ring, before the descriptor is passed to the flusher; then constant.
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t slots;
@@ -111,48 +112,51 @@ struct ControlPage {
   std::uint64_t total_bytes;
   std::uint64_t order_offset;
   std::uint64_t order_entries;  // a power of two, or 0 without device lanes
-  std::uint64_t family;         // the same in a main ring and its lanes, and in no other's
-  std::uint32_t lane;           // 0 in a main ring, else which of its lanes this is
-  std::uint32_t device_lanes;   // of a main ring
+  std::uint64_t family;         // equal in a main ring and its lanes, and different in all other rings
+  std::uint32_t lane;           // 0 in a main ring, else the number of the lane
+  std::uint32_t device_lanes;   // number of lanes of a main ring
 
-  // Producers, compare-and-swap: next ticket and position, and which size the ring has. Relaxed, except for
+  // Producers, compare-and-swap: next ticket and position, and index of the ring's size. Relaxed, except for
   // the release in Ring::grow(), which pairs with the acquire in Ring::reserve(). The consumer only reads it.
   alignas(kLineBytes) std::atomic<std::uint64_t> reservation;
 
-  // Consumer, release: first record not yet given back; pairs with the acquire in Ring::try_reserve().
+  // Consumer, release: first record that is not released yet; pairs with the acquire in Ring::try_reserve().
   alignas(kLineBytes) std::atomic<std::uint64_t> head;
 
-  // Consumer only (the trainer reads some for progress(), relaxed: hints that order nothing).
-  // Full count of records given back, over all lanes; stored before `head`, read again by the next consumer.
+  // Consumer only (the trainer reads some of these for progress(), relaxed: hints that order no other
+  // access). Full count of released records, over all lanes; stored before `head`, read again by the next
+  // consumer.
   alignas(kLineBytes) std::atomic<std::uint64_t> head_ticket;
   std::atomic<std::uint64_t> epoch;         // number of attaches so far
   std::atomic<std::uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC of the last report()
-  std::atomic<std::uint64_t> records;       // what report() said, summed
+  std::atomic<std::uint64_t> records;       // sums of the arguments of report()
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint64_t> rows;
   std::atomic<std::int64_t> last_step;
   std::atomic<std::uint64_t> errors;
-  // A note for the next consumer, written by release(): once head_ticket (with lanes) or the head (without)
-  // is at note_ticket, drops[kTorn] is note_torn, and the heads of the lanes are note_heads (with lanes
-  // only). ~0 while being written.
+  // A note for the next consumer, written by release(): when head_ticket (with lanes) or the head (without
+  // lanes) is at note_ticket, drops[kTorn] is note_torn, and (with lanes) the heads of the lanes are
+  // note_heads. note_ticket is ~0 while the note is being written.
   std::atomic<std::uint64_t> note_ticket;
   std::atomic<std::uint64_t> note_torn;
   std::atomic<std::uint64_t> note_heads[kMaxLanes];
-  // Records whose word was there before their values, see lane_reader.hpp. Main ring only. Relaxed: a sum.
+  // Records whose commit word was visible before their values (lane_reader.hpp). Main ring only. Relaxed: a
+  // sum.
   std::atomic<std::uint64_t> early_commits;
-  // 1: a consumer has skipped records as torn; no producer may write any more. Relaxed: orders nothing.
+  // 1: a consumer has skipped records as torn; no producer may write any more. Relaxed: orders no other
+  // access.
   std::atomic<std::uint32_t> marked_dead;
 
   // Trainer, any thread, release in set_closing(); pairs with the acquire in Consumer::closing().
   alignas(kLineBytes) std::atomic<std::uint32_t> closing;
-  // Trainer, any thread: relaxed sums, as DropTotals.
+  // Trainer, any thread: relaxed sums, like DropTotals.
   alignas(kLineBytes) std::atomic<std::uint64_t> captures;
   std::atomic<std::uint64_t> tensors;
   std::atomic<std::uint64_t> payload_bytes;
   std::atomic<std::uint64_t> capture_ns;
-  // Bytes of data that the ring may come to hold: all of them, or what it has while no more memory is to be
-  // had. Trainer under Ring's mutex of growth, relaxed: a hint for the consumer, which bounds its batches by
-  // it.
+  // Data bytes to which the ring may grow: the full size, or the current size while there is no more memory.
+  // Trainer under Ring's mutex of growth, relaxed: a hint for the consumer, which limits its batches by this
+  // number.
   std::atomic<std::uint64_t> data_limit;
 
   // Trainer under the name table's mutex, release: [names:32 | bytes:32]; pairs with the acquire in
@@ -166,7 +170,7 @@ struct ControlPage {
   // Consumer, release, once: bytes of stop_words in use, 0 = no request; pairs with the acquire in
   // Ring::stop_request().
   alignas(kLineBytes) std::atomic<std::uint64_t> stop_bytes;
-  // A mailbox of one request other than a stop; it is full while posted is one more than taken.
+  // A mailbox for one request that is not a stop request. It is full while `posted` is one more than `taken`.
   // Consumer, release; pairs with the acquire in Ring::take_request().
   std::atomic<std::uint64_t> requests_posted;
   // Trainer, any thread, compare-and-swap, release: the words may be written again; pairs with the acquire
@@ -185,7 +189,7 @@ inline constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t power
   return (value + power_of_two - 1) & ~(power_of_two - 1);
 }
 
-/// Where the parts lie for given sizes.
+/// Offsets of the parts for given sizes.
 struct Layout {
   std::uint64_t names_offset;
   std::uint64_t order_offset;
@@ -194,7 +198,7 @@ struct Layout {
   std::uint64_t total_bytes;
 };
 
-/// The sizes that a ring is made of.
+/// The sizes of a ring's parts.
 struct Sizes {
   std::uint64_t data_bytes = 0;
   std::uint64_t slots = 0;
@@ -213,7 +217,7 @@ constexpr Layout layout_for(const Sizes& sizes) noexcept {
   return layout;
 }
 
-/// FNV-1a over the sizes and places that both sides must agree on.
+/// FNV-1a hash of the sizes and offsets that must be equal on both sides.
 constexpr std::uint64_t layout_hash() noexcept {
   const std::uint64_t facts[] = {kRingVersion,
                                  sizeof(ControlPage),

@@ -28,8 +28,8 @@ Progress read_progress(const ControlPage& control) {
   progress.rows = control.rows.load(kRelaxed);
   progress.last_step = control.last_step.load(kRelaxed);
   progress.errors = control.errors.load(kRelaxed);
-  // Acquire on head, then the reservation: it cannot be older than the head (ring.hpp, 3), so no difference
-  // is negative.
+  // The head is loaded with acquire, then the reservation, which cannot be older than the head (ring.hpp, 3).
+  // So no difference is negative.
   const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));
   const Cursor tail = Cursor::unpack(control.reservation.load(kRelaxed));
   progress.pending_records = tail.tickets_since(head);
@@ -49,12 +49,13 @@ void write_error_text(ErrorText& text, const std::string& message) noexcept {
   std::uint64_t words[kErrorTextBytes / 8] = {};
   std::size_t bytes = std::min(message.size(), kErrorTextBytes);
   while (bytes < message.size() && bytes > 0 && (static_cast<unsigned char>(message[bytes]) & 0xc0) == 0x80)
-    --bytes;  // not inside a UTF-8 character
+    --bytes;  // so that no UTF-8 character is cut
   std::memcpy(words, message.data(), bytes);
-  // Odd while writing; "| 1" also corrects the number of a consumer that was killed in here.
+  // Odd while writing; "| 1" also corrects the version of a consumer that was killed while writing.
   const std::uint64_t writing = text.version.load(std::memory_order_relaxed) | 1;
   text.version.store(writing, std::memory_order_relaxed);
-  // Release on each word: who reads a new word (acquire) reads the odd version, or a later one, after it.
+  // Release on each word: a reader that loads a new word (acquire) then loads the odd version, or a later
+  // one.
   text.bytes.store(bytes, std::memory_order_release);
   for (std::size_t i = 0; i < kErrorTextBytes / 8; ++i)
     text.words[i].store(words[i], std::memory_order_release);
@@ -62,7 +63,7 @@ void write_error_text(ErrorText& text, const std::string& message) noexcept {
 }
 
 std::string read_error_text(const ErrorText& text) {
-  constexpr int kTries = 100;  // a consumer killed while writing leaves an odd version for ever
+  constexpr int kTries = 100;  // a consumer killed while writing leaves an odd version forever
   for (int attempt = 0; attempt < kTries; ++attempt) {
     const std::uint64_t before = text.version.load(std::memory_order_acquire);
     if (before == 0) return {};

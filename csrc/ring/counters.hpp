@@ -1,5 +1,5 @@
-// counters.hpp: copies of the totals and the consumer's state that live in the control page.
-// Threads: read from any thread or process at any time; each number is exact, the set is not one instant.
+// counters.hpp: copies of the totals and of the consumer's state in the control page. Threads: any thread or
+// process, at any time. Each number is exact, but the numbers are not from one instant.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ struct Counters {
     std::uint64_t bytes = 0;
   };
   std::uint64_t captures = 0;
-  std::uint64_t tensors = 0;        // kept
-  std::uint64_t payload_bytes = 0;  // kept
+  std::uint64_t tensors = 0;        // number of kept tensors
+  std::uint64_t payload_bytes = 0;  // size of kept payloads
   std::uint64_t capture_ns = 0;     // time spent in capture calls
   std::array<Drop, static_cast<std::size_t>(DropReason::kCount)> drops{};
 };
@@ -29,10 +29,10 @@ struct Progress {
   std::uint64_t bytes = 0;
   std::uint64_t rows = 0;
   std::int64_t last_step = 0;
-  std::uint64_t pending_records = 0;  // reserved and not yet given back
+  std::uint64_t pending_records = 0;  // reserved and not yet released
   std::uint64_t pending_bytes = 0;
   std::uint64_t errors = 0;
-  std::string error;  // the last one; empty when there is none
+  std::string error;  // the last error; empty if there is no error
 };
 
 Counters read_counters(const ControlPage& control) noexcept;

@@ -22,7 +22,7 @@ std::uint64_t entry_bytes(const NameHeader& header) noexcept {
   return round_up(sizeof(header) + text, 8);
 }
 
-/// The entry in the form of the table, without padding; it is also the key of its id in the map.
+/// The entry in the form of the table, without padding; also the key of the name's id in the map.
 std::string entry_of(std::string_view name, std::uint32_t kind, std::string_view origin,
                      std::string_view shard) {
   const NameHeader header{static_cast<std::uint32_t>(name.size()), static_cast<std::uint32_t>(origin.size()),
@@ -37,7 +37,7 @@ constexpr std::chrono::seconds kPauseAfterRefusal{1};
 
 }  // namespace
 
-/// Whether an entry that ends at `end` may be written; takes memory for it. Under mutex_.
+/// Whether an entry that ends at `end` may be written. Allocates memory for it. Under mutex_.
 bool NameWriter::make_room(RingMemory& memory, std::uint64_t end, std::uint32_t kind) noexcept {
   const std::uint64_t kept = kept_for_small(memory.names_bytes());
   if (end + kept <= memory.names_taken()) return true;
@@ -48,11 +48,11 @@ bool NameWriter::make_room(RingMemory& memory, std::uint64_t end, std::uint32_t 
   return is_small_kind(kind) && end <= memory.names_taken();
 }
 
-/// Appends and publishes. Under mutex_.
+/// Appends and publishes an entry. Under mutex_.
 std::optional<std::uint32_t> NameWriter::append(RingMemory& memory, const std::string& entry,
                                                 std::uint32_t kind) noexcept {
   std::atomic<std::uint64_t>& published = memory.control().names_published;
-  const std::uint64_t word = published.load(std::memory_order_relaxed);  // written under this mutex only
+  const std::uint64_t word = published.load(std::memory_order_relaxed);  // only written under this mutex
   const std::uint64_t count = word >> kCountShift;
   const std::uint64_t used = word & kBytesMask;
   const std::uint64_t end = used + round_up(entry.size(), 8);
@@ -77,7 +77,7 @@ std::optional<std::uint32_t> NameWriter::intern(RingMemory& memory, std::string_
       ids_.erase(found);
     }
     return id;
-  } catch (...) {  // no memory for the key: as if the table were full
+  } catch (...) {  // no memory for the key: handled like a full table
     return std::nullopt;
   }
 }
@@ -89,7 +89,8 @@ std::vector<Name> read_names(const RingMemory& memory, NameCursor& cursor) {
   const std::uint64_t used = word & kBytesMask;
   std::vector<Name> names;
   if (used > memory.names_bytes())
-    throw std::runtime_error("the ring's table of names is corrupt: more bytes in use than it has");
+    throw std::runtime_error(
+        "the ring's table of names is corrupt: more bytes are in use than the table has");
   while (cursor.id < count) {
     NameHeader header{};
     if (used - cursor.offset < sizeof(header))

@@ -1,12 +1,12 @@
 // record.hpp: the layout of one record in the ring, byte for byte.
 //
-// A capture call becomes one *batch* record (or several, where it would not fit):
+// A capture call becomes one *batch* record, or several if one is too small:
 //
 //     BatchHeader | Entry[entries] | padding | payload
 //
-// The trainer fills it in place, the flusher reads it in place; both are built from this
-// header, and the ring's layout hash (ring.hpp) covers its sizes, so a mismatch is refused at attach.
-// Plain data only: no pointers, no virtuals, the same bytes in every process.
+// The trainer writes the record in place, and the flusher reads it in place. Both are built from this header,
+// and layout_hash() (control_page.hpp) covers its sizes, so that a mismatch is rejected at attach.
+// Only plain data: no pointers, no virtual functions, the same bytes in every process.
 // Threads: a record belongs to the thread that reserved it until its commit, then to the consumer.
 #pragma once
 
@@ -26,55 +26,56 @@ inline constexpr std::uint64_t kNoPayload = ~std::uint64_t{0};
 // Payloads of records this large start on a page (kPageBytes), so that the flusher can write them with
 // O_DIRECT.
 inline constexpr std::size_t kDirectPayloadBytes = 256 * 1024;
-// Around the payload of a batch that a device writes; they hold BatchHeader::guard once it is there.
+// Guard bytes before and after the payload of a batch that a device writes. They contain BatchHeader::guard
+// when the payload has arrived.
 inline constexpr std::size_t kGuardBytes = 64;
 
-/// What a slot of the ring holds.
+/// Kind of record in a slot of the ring.
 enum class RecordKind : std::uint32_t {
   kBatch = 1,     // BatchHeader and entries
-  kDocument = 2,  // u32 key_bytes | key | bytes: a small file of the run, last one wins
-  kAborted = 3,   // reserved, then dropped by its producer: nothing to read
+  kDocument = 2,  // u32 key_bytes | key | bytes: a small file of the run; the last record with a key counts
+  kAborted = 3,   // reserved, then dropped by its producer: no contents
 };
 
-/// Why a tensor was not stored as requested. Counted once per tensor, in the ring's control page.
-/// The names that users see are in drop_reason_name(); append only.
+/// Reason why a tensor was not stored as requested. Counted once per tensor, in the ring's control page.
+/// drop_reason_name() has the names for users. Append only.
 enum class DropReason : std::uint8_t {
   kNone = 0,
   kRingFull = 1,            // no room (policy drop, or block timed out)
   kTooLarge = 2,            // cannot fit even when split (metadata larger than the ring allows)
   kUnsupportedDtype = 3,    // no statistics and no payload defined for the dtype
   kSparse = 4,              // layout without strides
-  kNoStorage = 5,           // meta, fake or sharded tensor: no local bytes behind it
-  kUnreadable = 6,          // the object gave no tensor (an exception in its export)
+  kNoStorage = 5,           // meta, fake or sharded tensor: no local storage
+  kUnreadable = 6,          // the object could not be read as a tensor (an exception in its export)
   kNamesFull = 7,           // the table of names is full
   kDegraded = 8,            // policy degrade: statistics kept, payload left out
   kTorn = 9,                // producer died between reserve and commit (counted by the consumer)
-  kIoError = 10,            // the sink refused the bytes (counted by the consumer)
-  kUnsupportedDevice = 11,  // neither in host memory nor on a device that is served
+  kIoError = 10,            // the sink rejected the bytes (counted by the consumer)
+  kUnsupportedDevice = 11,  // neither in host memory nor on a supported device
   kGraphCapture = 12,       // the device's stream was being captured into a graph
   kArenaFull = 13,          // no room in the device's arena (policy drop)
-  kDeviceError = 14,        // the device refused, or cannot be used
-  kUnfitName = 15,          // readers refuse its name
+  kDeviceError = 14,        // the device returned an error, or cannot be used
+  kUnfitName = 15,          // readers reject the name
   kCount = 16,
 };
 
-/// Why a tensor had no value. The names that users see are in absent_reason_name(); append only.
+/// Reason why a tensor had no value. absent_reason_name() has the names for users. Append only.
 enum class AbsentReason : std::uint8_t {
   kNone = 0,           // the producer gave no reason
   kNoBackward = 1,     // no backward reached the parameter in this step
   kNotStepped = 2,     // the optimizer of the parameter did not step in this step
   kCleared = 3,        // the gradient was cleared before it was used
   kAccumulated = 4,    // a later step has the gradient: no optimizer stepped before the next saved step
-  kScalerSkipped = 5,  // the gradient scaler held the optimizer back
+  kScalerSkipped = 5,  // the gradient scaler skipped the optimizer's step
   kUnknown = 6,        // a code that this version does not define
   kCount = 7,
 };
 
-/// Status of the tensor of a row.
+/// Status of a row's tensor.
 enum class EntryStatus : std::uint8_t {
   kOk = 0,
-  kAbsent = 1,   // there was no value: a parameter without gradient. `absent` has the reason. Not an error.
-  kSkipped = 2,  // not captured; `reason` says why
+  kAbsent = 1,   // no value, such as a parameter without gradient; not an error. `absent` has the reason
+  kSkipped = 2,  // not captured; `reason` has the reason
 };
 
 struct BatchHeader {
@@ -89,9 +90,9 @@ struct BatchHeader {
                                  // kDirectPayloadBytes
   std::uint64_t
       payload_bytes;  // padded to kTensorAlignBytes (to kPageBytes when page-aligned); 0 when no payload
-  // 0, or of a batch whose values a device writes: what the first 8 bytes of the kGuardBytes before the
-  // payload and of those after it hold once all of it has arrived. Without payload: each entry that has
-  // statistics has stats.count == elements then.
+  // 0, except in a batch whose values a device writes. When the payload has arrived, the first 8 bytes of the
+  // kGuardBytes before it, and of the kGuardBytes after it, have this value. Without payload: when the values
+  // have arrived, each entry with statistics has stats.count == elements.
   std::uint64_t guard;
 };
 
@@ -122,8 +123,8 @@ struct Entry {
 static_assert(std::is_trivially_copyable_v<BatchHeader> && sizeof(BatchHeader) == 64);
 
 /// A record that marks `step` and all earlier steps as complete; -1 announces that steps will be marked.
-/// time_ns: CLOCK_REALTIME; of markers that wait in several lanes the consumer takes the oldest first. May be
-/// 0 if there is one lane.
+/// time_ns: CLOCK_REALTIME. If markers wait in several lanes, the consumer takes the oldest first. May be 0
+/// if there is one lane.
 constexpr BatchHeader marker_header(std::int64_t step, std::int64_t time_ns) noexcept {
   return {.magic = kBatchMagic,
           .entries = 0,

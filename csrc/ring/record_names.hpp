@@ -1,4 +1,4 @@
-// record_names.hpp: the words for the numbers in record.hpp, as users see them. Threads: constants.
+// record_names.hpp: names, for users, of the numbers in record.hpp. Threads: constants.
 #pragma once
 
 #include <cstddef>

@@ -31,10 +31,10 @@ void pause_for(nanoseconds duration) noexcept {
   timespec time{};
   time.tv_sec = static_cast<std::time_t>(duration.count() / 1'000'000'000);
   time.tv_nsec = static_cast<long>(duration.count() % 1'000'000'000);
-  (void)::nanosleep(&time, nullptr);  // cut short by a signal: the caller looks again
+  (void)::nanosleep(&time, nullptr);  // may be cut short by a signal; the caller checks again
 }
 
-/// Streaming stores that any copy left in flight are visible before what follows (ring.hpp, 5).
+/// Makes streaming stores of earlier copies visible before later stores (ring.hpp, 5).
 void fence_streaming_stores() noexcept {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -59,9 +59,9 @@ const RingConfig& checked(const RingConfig& config) {
   return config;
 }
 
-/// The order of so many records over all lanes has to be kept as can be in them at once.
+/// Sizes of the main ring. Its order has an entry for every record that can be in all lanes at once.
 Sizes sizes_of(const RingConfig& config) {
-  constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 20;  // more is refused when the lanes are made
+  constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 20;  // the lanes reject more
   const std::uint64_t records =
       config.slots + config.device_lanes * std::min(config.device_lane_slots, kMostSlots);
   return {config.data_bytes, config.slots, config.names_bytes,
@@ -72,7 +72,7 @@ std::uint64_t first_of(const RingConfig& config) noexcept {
   return config.first_data_bytes == 0 ? first_data_bytes(config.data_bytes) : config.first_data_bytes;
 }
 
-/// The first `bytes` of a text of the control page. Relaxed: an acquire came before.
+/// The first `bytes` of a text of the control page. Relaxed: the caller has made a load with acquire.
 std::string read_words(const std::atomic<std::uint64_t> (&from)[kControlTextBytes / 8], std::uint64_t bytes) {
   std::uint64_t words[kControlTextBytes / 8];
   for (std::size_t i = 0; i < kControlTextBytes / 8; ++i) words[i] = from[i].load(std::memory_order_relaxed);
@@ -99,22 +99,22 @@ Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool ta
       fd_(memory_->fd()),
       memory_taken_(taken),
       helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {
-  // A lane has its memory at once, or none.
+  // A lane allocates all of its memory at once, or none.
   sizes_[0].capacity = (taken ? first_of(config) : config.data_bytes) / kUnitBytes;
 }
 
 Ring::~Ring() {
   close();
-  if (!guard_->here()) (void)ahead_.release();  // the thread is the parent's
-  if (memory_ && guard_->here()) {              // still in use: leave it mapped
+  if (!guard_->here()) (void)ahead_.release();  // a thread of the parent
+  if (memory_ && guard_->here()) {              // still in use: stays mapped
     leak_on_purpose(std::move(helpers_));
     leak_on_purpose(std::shared_ptr<RingMemory>(memory_));
     leak_on_purpose(std::vector<std::shared_ptr<Ring>>(lanes_));
   }
 }
 
-/// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece. The
-/// capacity is a power of two that divides 2^36, so this stays continuous when the position wraps.
+/// The place of a record of `units` when the ring's end is at `position`: aligned, and in one piece. The
+/// capacity is a power of two that divides 2^36, so places stay continuous when the position wraps.
 Ring::Place Ring::place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
                         const Size& size) noexcept {
   const std::uint64_t at = position + size.bias;
@@ -127,17 +127,18 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
   ControlPage& control = memory_->control();
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   for (;;) {
-    // Acquire: pairs with the release in Consumer::release(); what it gave back may be overwritten now.
+    // Acquire: pairs with the release in Consumer::release(); released records may be overwritten.
     const std::uint64_t head_word = control.head.load(std::memory_order_acquire);
     const Cursor head = Cursor::unpack(head_word);
-    // After head: never older. Acquire: pairs with the release in grow(), for sizes_.
+    // Loaded after head, so never older. Acquire: pairs with the release in grow(), for sizes_.
     std::uint64_t word = control.reservation.load(std::memory_order_acquire);
     const Cursor tail = Cursor::unpack(word);
     const Size& size = sizes_[tail.size];
     const Place start = place(tail.position, units, align / kUnitBytes, size);
     const Cursor end{tail.ticket + 1, start.position + units, tail.size};
     if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > size.capacity) [[unlikely]] {
-      if (control.head.load(std::memory_order_relaxed) != head_word) continue;  // not full: our head was old
+      if (control.head.load(std::memory_order_relaxed) != head_word)
+        continue;  // not full: the loaded head was old
       if (tail.tickets_since(head) < config_.slots && grow(units)) continue;
       return {};
     }
@@ -209,7 +210,7 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   const Pin pin(*this);
   if (!pin) return false;
   const ControlPage& control = memory_->control();
-  // Relaxed: a hint. Two producers that time out at once store the same word.
+  // Relaxed: a hint. Two producers that time out together store the same word.
   if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed) ||
       !may_ever_fit((bytes + kUnitBytes - 1) / kUnitBytes)) {
     return has_room(bytes);
@@ -240,7 +241,8 @@ std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t k
 
 std::uint32_t Ring::next_seq(std::int64_t step, std::uint32_t entries) noexcept {
   const auto number = static_cast<std::uint64_t>(step);
-  const std::uint64_t tag = number << 32;  // the low half of the number: steps that share a word differ in it
+  const std::uint64_t tag =
+      number << 32;  // the low half of the number, which differs between steps that share a word
   std::atomic<std::uint64_t>& sequence = sequences_[number % sequences_.size()];
   std::uint64_t word = sequence.load(std::memory_order_relaxed);
   for (;;) {
@@ -280,7 +282,7 @@ bool Ring::put_document(std::string_view key, std::string_view bytes) noexcept {
   if (key.size() > max_record_bytes_ || bytes.size() > max_record_bytes_) return false;
   const std::uint64_t total = sizeof(std::uint32_t) + key.size() + bytes.size();
   Reservation room = try_reserve(RecordKind::kDocument, total, kTensorAlignBytes);
-  while (!room) {  // each turn: another producer took the room that we waited for
+  while (!room) {  // each turn: another producer has taken the room
     if (!wait_for_room(total)) return false;
     room = try_reserve(RecordKind::kDocument, total, kTensorAlignBytes);
   }
@@ -340,8 +342,8 @@ std::optional<std::string> Ring::take_request() const {
   // Relaxed, as the words: after the acquire above.
   const std::uint64_t bytes = control.request_bytes.load(std::memory_order_relaxed);
   std::string text = read_words(control.request_words, bytes);
-  // Release: pairs with the acquire in Consumer::try_post_request(). It fails when another thread was first;
-  // then the words may be those of a later request already, and are void.
+  // Release: pairs with the acquire in Consumer::try_post_request(). The swap fails if another thread was
+  // first. Then the words may already belong to a later request, and are void.
   if (!control.requests_taken.compare_exchange_strong(taken, taken + 1, std::memory_order_release,
                                                       std::memory_order_relaxed)) {
     return std::nullopt;
@@ -353,7 +355,7 @@ void Ring::set_closing() noexcept {
   const Pin pin(*this);
   if (!pin) return;
   for (const std::shared_ptr<Ring>& lane : lanes_)
-    lane->set_closing();  // before the main ring, whose flag means all
+    lane->set_closing();  // before the main ring, whose flag means all rings
   // Release: pairs with the acquire in Consumer::closing().
   memory_->control().closing.store(1, std::memory_order_release);
 }

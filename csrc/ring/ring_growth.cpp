@@ -1,4 +1,4 @@
-// How a ring becomes larger (ring.hpp, "Growth" and 10).
+// Growth of a ring (ring.hpp, "Growth" and 10).
 #include <algorithm>
 #include <exception>
 
@@ -13,15 +13,15 @@ constexpr std::uint64_t kFactor = 4;
 
 }  // namespace
 
-/// False when such a record has no room even in an empty ring, as large as the ring is now.
+/// False if a record of `units` has no room even in an empty ring of the current size.
 bool Ring::may_ever_fit(std::uint64_t units) const noexcept {
   const Cursor tail =
       Cursor::unpack(memory_->control().reservation.load(std::memory_order_acquire));  // see reserve()
   return units <= sizes_[tail.size].capacity;
 }
 
-/// The smallest size after `index` in which a record of `units` has room at once, or else the largest.
-/// In units. Under grow_mutex_.
+/// The smallest size after `index` in which a record of `units` has room immediately, or the largest size. In
+/// units. Under grow_mutex_.
 std::uint64_t Ring::next_size(std::uint64_t index, std::uint64_t units) const noexcept {
   const std::uint64_t most = config_.data_bytes / kUnitBytes;
   const ControlPage& control = memory_->control();
@@ -30,18 +30,19 @@ std::uint64_t Ring::next_size(std::uint64_t index, std::uint64_t units) const no
   const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_relaxed));
   const std::uint64_t before = sizes_[index].capacity;
   const std::uint64_t in_flight =
-      tail.units_since(head) + before;  // the rest of the present size is left out
+      tail.units_since(head) + before;  // the rest of the current size is left unused
   std::uint64_t capacity = std::min(before * kFactor, most);
   while (capacity < most && (in_flight + units > capacity || units > capacity - before))
     capacity = std::min(capacity * kFactor, most);
   return capacity;
 }
 
-/// Makes sizes_[index], whose memory is taken, the ring's size. Under grow_mutex_.
+/// Makes sizes_[index], whose memory is allocated, the ring's size. Under grow_mutex_.
 void Ring::set_size(std::uint64_t index) noexcept {
   const Size& before = sizes_[index - 1];
   std::atomic<std::uint64_t>& reservation = memory_->control().reservation;
-  std::uint64_t word = reservation.load(std::memory_order_relaxed);  // its size is set under our mutex
+  std::uint64_t word =
+      reservation.load(std::memory_order_relaxed);  // its size changes only under grow_mutex_
   for (;;) {
     const Cursor tail = Cursor::unpack(word);
     const std::uint64_t position = place(tail.position, before.capacity, 1, before).position;
@@ -55,8 +56,8 @@ void Ring::set_size(std::uint64_t index) noexcept {
   }
 }
 
-/// Takes the memory for `capacity` units, more than there are, and makes that the ring's size. False when
-/// there is no memory. Under grow_mutex_.
+/// Allocates the memory for `capacity` units, more than now, and makes this the ring's size. False if there
+/// is no memory. Under grow_mutex_.
 bool Ring::resize(std::uint64_t capacity) noexcept {
   ControlPage& control = memory_->control();
   const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
@@ -78,8 +79,8 @@ bool Ring::resize(std::uint64_t capacity) noexcept {
   return true;
 }
 
-/// Makes the ring larger, so that a record of `units` may find room. False when the ring has its full size,
-/// or no memory is to be had. True also when another thread did it meanwhile.
+/// Makes the ring larger, so that a record of `units` may find room. False if the ring has its full size, or
+/// if there is no memory. True also if another thread has made the ring larger.
 bool Ring::grow(std::uint64_t units) noexcept {
   ControlPage& control = memory_->control();
   // Acquire: as in reserve().
@@ -92,7 +93,7 @@ bool Ring::grow(std::uint64_t units) noexcept {
   return resize(next_size(index, units));
 }
 
-/// The work of expect(). On its thread.
+/// The work of expect(), in its thread.
 void Ring::grow_ahead() noexcept {
   const Pin pin(*this);
   if (!pin) return;
@@ -113,7 +114,7 @@ void Ring::expect(std::uint64_t bytes) noexcept {
   const std::lock_guard lock(ahead_mutex_);
   if (units <= expected_units_.load(std::memory_order_relaxed)) return;
   expected_units_.store(units, std::memory_order_relaxed);
-  if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and soon over
+  if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and short
   ahead_ = start_signal_free_thread([this] { grow_ahead(); });
 }
 

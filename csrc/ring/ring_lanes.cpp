@@ -1,4 +1,4 @@
-// What a Ring has to do with its lanes, and what a lane is apart from a main ring (ring.hpp).
+// The lanes of a main ring, and the functions that differ for a lane (ring.hpp).
 #include <time.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLaneNamesBytes = 4096;  // names are in the main ring; the table cannot be empty
 
-/// Tells the rings of one trainer from those of another, and from others of the same one.
+/// A number that a main ring and its lanes share, and that differs from the numbers of all other rings.
 std::uint64_t new_family() noexcept {
   timespec now{};
   (void)::clock_gettime(CLOCK_MONOTONIC, &now);

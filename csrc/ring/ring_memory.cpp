@@ -53,7 +53,7 @@ void check_sizes(const Sizes& sizes) {
     check_power_of_two("order_entries", sizes.order_entries, kMinSlots, kMaxSlots * 16);
 }
 
-/// Throws when there is not so much memory. `setting`: what makes it smaller.
+/// Throws if less memory is available. `setting`: name of the setting with which the user can need less.
 void check_memory(std::uint64_t bytes, const std::string& setting) {
   const std::uint64_t available = available_memory_bytes();
   if (bytes > available) {
@@ -63,8 +63,8 @@ void check_memory(std::uint64_t bytes, const std::string& setting) {
   }
 }
 
-/// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel
-/// itself would rather kill than refuse, hence the look at what there is first.
+/// Allocates the memory, so that a lack of memory is an error here and not a SIGBUS in the training. The
+/// kernel may kill the process instead of returning an error, so the available memory is checked first.
 void reserve_memory(int fd, std::uint64_t offset, std::uint64_t bytes, const std::string& setting) {
   if (bytes == 0) return;
   check_memory(bytes, setting);
@@ -95,7 +95,7 @@ std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, std::uint64_t
     throw_errno(errno, "fcntl(F_ADD_SEALS) of the ring's memfd");
   memory->map(layout, sizes);
   if (first_data != 0)
-    check_memory(layout.total_bytes - sizes.names_bytes, "data_bytes");  // what it may come to
+    check_memory(layout.total_bytes - sizes.names_bytes, "data_bytes");  // the maximum size
   reserve_memory(memory->fd_, 0, layout.names_offset, "data_bytes");
   if (first_data != 0) memory->take_parts(first_data, "data_bytes");
 
@@ -148,13 +148,14 @@ bool RingMemory::take_names(std::uint64_t bytes) noexcept {
   if (bytes > sizes_.names_bytes) return false;
   const auto names = static_cast<std::uint64_t>(names_ - base_);
   const std::uint64_t ahead = before + std::max(kNamesStepBytes, before / 2);
-  for (const std::uint64_t wished : {std::max(bytes, ahead), bytes}) {  // the least, where that is too much
+  for (const std::uint64_t wished :
+       {std::max(bytes, ahead), bytes}) {  // the least size, if `ahead` is too much
     const std::uint64_t end = std::min(round_up(wished, kPageBytes), sizes_.names_bytes);
     try {
       reserve_memory(fd_, names + before, end - before, "names_bytes");
       names_taken_.store(end, std::memory_order_relaxed);
       return true;
-    } catch (const std::exception&) {  // no memory, or none for the message that says so
+    } catch (const std::exception&) {  // no memory, or no memory for the message
     }
   }
   return false;
@@ -169,7 +170,7 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   if (::fstat(memory->fd_, &status) != 0) throw_errno(errno, "fstat of descriptor " + std::to_string(fd));
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   if (!S_ISREG(status.st_mode) || file_bytes < sizeof(ControlPage)) {
-    throw std::invalid_argument(where + "it holds " + std::to_string(status.st_size) +
+    throw std::invalid_argument(where + "it has " + std::to_string(status.st_size) +
                                 " bytes, the control page alone needs " +
                                 std::to_string(sizeof(ControlPage)));
   }
@@ -190,7 +191,7 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
 
   if (magic != kRingMagic) throw std::invalid_argument(where + "no magic number at its start");
   if (version != kRingVersion || hash != layout_hash()) {
-    throw std::invalid_argument(where + "it was made by another build (layout version " +
+    throw std::invalid_argument(where + "it was created by another build (layout version " +
                                 std::to_string(version) + ", this one is " + std::to_string(kRingVersion) +
                                 "); run trainer and flusher from one installation");
   }
@@ -199,7 +200,7 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   if (stored.names_offset != layout.names_offset || stored.order_offset != layout.order_offset ||
       stored.slots_offset != layout.slots_offset || stored.data_offset != layout.data_offset ||
       stored.total_bytes != layout.total_bytes || file_bytes != layout.total_bytes) {
-    throw std::invalid_argument(where + "its parts do not lie where its sizes say (" +
+    throw std::invalid_argument(where + "the offsets of its parts do not match its sizes (" +
                                 std::to_string(file_bytes) + " bytes, expected " +
                                 std::to_string(layout.total_bytes) + ")");
   }
@@ -213,9 +214,10 @@ void RingMemory::map(const Layout& layout, const Sizes& sizes) {
     throw_errno(errno, "mmap of a ring of " + std::to_string(layout.total_bytes) + " bytes");
   base_ = static_cast<std::byte*>(base);
   total_bytes_ = layout.total_bytes;
-  (void)::madvise(base, layout.total_bytes,
-                  MADV_DONTFORK);  // guard_ decides; this keeps children from holding the memory
-  (void)::madvise(base, layout.total_bytes, MADV_DONTDUMP);  // a core dump need not hold it
+  (void)::madvise(
+      base, layout.total_bytes,
+      MADV_DONTFORK);  // guard_ detects a child; without the mapping, a child does not keep the memory
+  (void)::madvise(base, layout.total_bytes, MADV_DONTDUMP);  // keeps the ring out of core dumps
   slots_ = reinterpret_cast<Slot*>(base_ + layout.slots_offset);
   data_ = base_ + layout.data_offset;
   names_ = base_ + layout.names_offset;
@@ -225,7 +227,8 @@ void RingMemory::map(const Layout& layout, const Sizes& sizes) {
 
 RingMemory::~RingMemory() {
   if (!here()) {
-    for (std::unique_ptr<std::thread>& thread : prefault_threads_) (void)thread.release();  // the parent's
+    for (std::unique_ptr<std::thread>& thread : prefault_threads_)
+      (void)thread.release();  // a thread of the parent
     return;
   }
   prefault_stop_.store(true, std::memory_order_relaxed);
@@ -242,9 +245,9 @@ void RingMemory::start_prefault() noexcept {
     const std::lock_guard lock(prefault_mutex_);
     if (prefault_started_) return;
     prefault_started_ = true;
-    // Without a thread pages are touched by the first lap instead.
+    // Without a thread, the first lap of the ring touches the pages.
     prefault_threads_.push_back(start_signal_free_thread([this] { prefault(); }));
-  } catch (...) {  // no memory for the list: as without a thread
+  } catch (...) {  // no memory for the list: the same as without a thread
     return;
   }
 }
@@ -252,13 +255,13 @@ void RingMemory::start_prefault() noexcept {
 void RingMemory::prefault() noexcept {
   const auto names = static_cast<std::uint64_t>(names_ - base_);
   const auto order = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(order_) - base_);
-  const std::uint64_t first_names = std::min(kNamesStepBytes, sizes_.names_bytes);  // taken by create()
+  const std::uint64_t first_names = std::min(kNamesStepBytes, sizes_.names_bytes);  // allocated by create()
   const std::uint64_t end = static_cast<std::uint64_t>(data_ - base_) + data_taken();
   if (prefault_range(0, names + first_names) && prefault_range(order, end))
     prefaulted_.store(true, std::memory_order_release);
 }
 
-/// False when it was told to stop.
+/// False if it was stopped.
 bool RingMemory::prefault_range(std::uint64_t begin, std::uint64_t end) noexcept {
   bool by_kernel = true;
   for (std::uint64_t offset = begin; offset < end; offset += kPrefaultChunkBytes) {
@@ -267,8 +270,7 @@ bool RingMemory::prefault_range(std::uint64_t begin, std::uint64_t end) noexcept
     if (by_kernel && ::madvise(base_ + offset, bytes, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL || errno == ENOSYS) by_kernel = false;
     for (std::uint64_t page = 0; page < bytes; page += kPageBytes) {
-      // An atomic "or 0": makes the page writable without changing a byte that a producer may be writing on
-      // the same page.
+      // An atomic "or 0" allocates the page and does not change a byte that a producer may be writing there.
       (void)__atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + offset + page), 0, __ATOMIC_RELAXED);
     }
   }

@@ -1,12 +1,12 @@
-// ring_pin.hpp: Ring::Pin, for the units that Ring is made of. Threads: any.
+// ring_pin.hpp: Ring::Pin, for the source files of Ring. Threads: any.
 #pragma once
 
 #include "ring/ring.hpp"
 
 namespace tdcore {
 
-/// A call in flight. The order of the two accesses, and of the two in close(), keeps the mapping alive: all
-/// four are seq_cst, so either close() sees the user or the user sees closed_.
+/// A call in progress. The order of its two accesses, and of the two accesses in close(), keeps the mapping
+/// alive: all four are seq_cst, so either close() reads the user, or the user reads closed_.
 class Ring::Pin {
  public:
   explicit Pin(const Ring& ring) noexcept : ring_(ring) {
@@ -21,7 +21,7 @@ class Ring::Pin {
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
   explicit operator bool() const noexcept { return entered_; }
-  void keep() noexcept { entered_ = false; }  // a reservation goes on using the ring
+  void keep() noexcept { entered_ = false; }  // a reservation continues to use the ring
   static void leave(const Ring& ring) noexcept {
     ring.users_.fetch_sub(1, std::memory_order_release);
   }  // pairs with close()

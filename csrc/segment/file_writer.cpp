@@ -24,7 +24,7 @@ constexpr std::uint64_t kMaxBytesPerCall = std::uint64_t{1} << 30;
   throw std::system_error(error, std::generic_category(), path);
 }
 
-/// The file while it is being written; closes it and, unless kept, removes it.
+/// The file while it is being written. The destructor closes the file and removes it, unless it is kept.
 class NewFile {
  public:
   NewFile(const std::string& path, bool direct) : path_(path), direct_(direct) {
@@ -33,7 +33,7 @@ class NewFile {
       fd_ = open_new(kFlags | O_DIRECT);
       if (fd_ < 0 && errno == EINVAL) {
         direct_ = false;
-        // Some file systems create the file before they refuse the flag.
+        // Some file systems create the file before they reject the flag.
         fd_ = open_new(kFlags);
         if (fd_ < 0 && errno == EEXIST) fd_ = open_new(O_WRONLY | O_CLOEXEC | O_TRUNC);
       }
@@ -58,13 +58,13 @@ class NewFile {
     while (::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0) {
       if (errno == EINTR) continue;
       if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
-        fail(path_, errno);  // now, not after half of it
-      return;                // not supported here: the writes allocate
+        fail(path_, errno);  // before half of the file is written
+      return;                // not supported: the writes allocate
     }
   }
 
-  /// Writes all of `pieces` at the end; they are used up. Falls back to ordinary writes when O_DIRECT is
-  /// refused.
+  /// Appends all of `pieces` to the file, and changes them. Falls back to ordinary writes if O_DIRECT is
+  /// rejected.
   void append(std::vector<iovec>& pieces) {
     std::size_t next = 0;
     while (next < pieces.size()) {
@@ -82,7 +82,7 @@ class NewFile {
       if (written == 0) fail(path_, EIO);
       offset_ += static_cast<std::uint64_t>(written);
       next = drop_written(pieces, next, static_cast<std::size_t>(written));
-      // A short direct write may stop off a page, and could not be continued directly.
+      // A short direct write may end inside a page. It cannot be continued with O_DIRECT.
       if (direct_ && next < pieces.size() && offset_ % kPageBytes != 0) stop_direct();
     }
     pieces.clear();
@@ -140,7 +140,7 @@ class NewFile {
 
 iovec as_iovec(const std::byte* data, std::uint64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
 
-/// Splits pieces into pages for O_DIRECT: pages at page addresses are written directly, the rest through a
+/// Splits pieces into pages for O_DIRECT: pages at page addresses are written directly, other bytes through a
 /// buffer.
 class PageWriter {
  public:
@@ -169,7 +169,7 @@ class PageWriter {
     }
   }
 
-  /// Writes what is left; a tail that is not a page goes as a page with zeros behind it.
+  /// Writes the remaining bytes. A partial page at the end is filled up with zeros.
   void finish(std::uint64_t total) {
     flush_pieces();
     const std::uint64_t padded = round_up(held_, kPageBytes);
@@ -195,7 +195,7 @@ class PageWriter {
   NewFile& file_;
   PageBuffer bounce_;
   std::uint64_t held_ = 0;     // bytes in bounce_
-  std::vector<iovec> pieces_;  // not written yet, before bounce_; one of the two is always empty
+  std::vector<iovec> pieces_;  // not written yet; either pieces_ or bounce_ is empty
   std::uint64_t queued_ = 0;   // bytes in pieces_
 };
 

@@ -1,10 +1,12 @@
-// file_writer.hpp: writes one new file from pieces of memory, past the page cache where that works.
+// file_writer.hpp: writes one new file from pieces of memory, without the page cache if possible.
 //
-// O_DIRECT takes only pages: aligned pieces go to the kernel from where they lie, others through an aligned
-// buffer, and a tail that is not a page is written as a page and cut off. A file system that refuses (EINVAL)
-// gets ordinary writes. The file is made in place and must not exist; renaming it and syncing its folder are
-// the caller's. After an error no file is left. Threads: pure function. It blocks for as long as the disk
-// takes: never call it with the GIL or from the training.
+// O_DIRECT accepts only pages: aligned pieces are written directly from their memory, other pieces through an
+// aligned buffer, and a partial page at the end is written as a full page and cut off. If the file system
+// rejects O_DIRECT (EINVAL), ordinary writes are used. The file is created at its final path and must not
+// exist; the caller renames it and syncs its folder. After an error no file is left.
+//
+// Threads: pure function. It blocks while the disk writes, so never call it with the GIL or from the
+// training.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +18,7 @@
 
 namespace tdcore {
 
-/// True when O_DIRECT was used to the end. Throws std::system_error with errno and the path.
+/// Writes the file. True if O_DIRECT was used to the end. Throws std::system_error with errno and the path.
 bool write_file(const std::string& path, std::span<const SegmentPiece> pieces, bool direct, bool sync);
 
 }  // namespace tdcore

@@ -12,7 +12,7 @@
 namespace tdcore {
 namespace {
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // safetensors refuses longer ones
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // safetensors rejects longer headers
 constexpr std::size_t kUsualKeyBytes = 160;
 
 void append_number(std::string& text, std::uint64_t value) {
@@ -27,7 +27,7 @@ void append_signed(std::string& text, std::int64_t value) {
                                 : static_cast<std::uint64_t>(value));
 }
 
-/// JSON string contents (RFC 8259): what must be escaped is; other bytes are UTF-8 already.
+/// Appends JSON string contents (RFC 8259), escaped where necessary. The text is UTF-8.
 void append_escaped(std::string& text, std::string_view raw) {
   constexpr char kHex[] = "0123456789abcdef";
   for (const char c : raw) {
@@ -45,12 +45,12 @@ void append_escaped(std::string& text, std::string_view raw) {
   }
 }
 
-/// The JSON header as it grows: tensors in file order, gaps declared between them.
+/// Writer of the JSON header: tensors in file order, and the gaps between them.
 class HeaderWriter {
  public:
   explicit HeaderWriter(std::size_t tensors) { text_.reserve(kUsualKeyBytes * (tensors + 1)); }
 
-  /// Comes first.
+  /// Adds the id of the run. Must be called first.
   void add_run(std::string_view run_id) {
     text_.append("{\"__metadata__\":{\"run_id\":\"");
     append_escaped(text_, run_id);
@@ -60,7 +60,7 @@ class HeaderWriter {
   void add_row(const IndexRow& row, std::span<const std::string> names, std::uint64_t begin) {
     pad_to(begin);
     const std::uint64_t end = begin + row.entry.payload_bytes;
-    const bool pairs = row.entry.dtype == Dtype::kC128;  // no such type in safetensors: pairs of F64
+    const bool pairs = row.entry.dtype == Dtype::kC128;  // not in safetensors: stored as pairs of F64
     open(key_of(row, names), pairs ? "F64" : dtype_name(row.entry.dtype));
     bool first = true;
     const auto add_extent = [&](std::uint64_t extent) {
@@ -81,7 +81,7 @@ class HeaderWriter {
   /// Declares the gap between the last tensor and `offset`.
   void pad_to(std::uint64_t offset) {
     if (offset == end_) return;
-    open("__pad__" + std::to_string(pads_++), "U8");  // no row is called so: their keys hold an '@'
+    open("__pad__" + std::to_string(pads_++), "U8");  // not the key of a row, because those contain '@'
     append_number(text_, offset - end_);
     close(end_, offset);
   }
@@ -92,7 +92,7 @@ class HeaderWriter {
     const std::uint64_t total = round_up(sizeof(std::uint64_t) + text_.size(), kPageBytes);
     const std::uint64_t json_bytes = total - sizeof(std::uint64_t);
     if (json_bytes > kMaxHeaderBytes) {
-      throw std::length_error("a segment's header would take " + std::to_string(json_bytes) +
+      throw std::length_error("a segment's header would have " + std::to_string(json_bytes) +
                               " bytes, safetensors allows " + std::to_string(kMaxHeaderBytes) +
                               "; drain fewer records at a time");
     }
@@ -155,7 +155,7 @@ class HeaderWriter {
 
   std::string text_;
   std::unordered_map<std::string, std::uint64_t> keys_;  // number of uses of each name
-  std::uint64_t end_ = 0;                                // of the last tensor, from the data's start
+  std::uint64_t end_ = 0;                                // end of the last tensor, from the data's start
   std::uint64_t pads_ = 0;
 };
 

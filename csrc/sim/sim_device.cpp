@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kAlignBytes = 256;
 constexpr std::uint64_t kCanaryBytes = 256;
 constexpr int kCanary = 0xC5;
-constexpr int kFresh = 0xA7;                                 // what memory holds before anyone wrote to it
+constexpr int kFresh = 0xA7;                                 // contents of memory that was never written
 constexpr StreamHandle kOwnStreams = StreamHandle{1} << 40;  // handles of make_stream() begin here
 
 bool canary_is_whole(const std::byte* at) noexcept {
@@ -172,7 +172,7 @@ bool SimDevice::record_event(EventHandle event, StreamHandle stream) noexcept {
   SimEvent& of = event_of(event);
   const std::uint32_t generation = of.recorded.load(std::memory_order_relaxed) + 1;
   SimWork work{.kind = SimWork::Kind::kRecord, .event = of.shared_from_this(), .generation = generation};
-  // Before the push: with `sync_compute` it is done when that returns.
+  // Before the push, because with `sync_compute` the work is done when push() returns.
   of.recorded.store(generation, std::memory_order_relaxed);
   if (push(stream, work)) return true;
   of.recorded.store(generation - 1, std::memory_order_relaxed);
@@ -189,7 +189,7 @@ bool SimDevice::wait_event(StreamHandle stream, EventHandle event) noexcept {
 
 EventState SimDevice::query_event(EventHandle event) noexcept {
   SimEvent& of = event_of(event);
-  // Acquire: pairs with the release of the stream that recorded it.
+  // Acquire: pairs with the release of the stream that recorded the event.
   const std::uint32_t done = of.done.load(std::memory_order_acquire);
   if (done == of.recorded.load(std::memory_order_relaxed)) return EventState::kDone;
   return control_.lost.load(std::memory_order_relaxed) ? EventState::kFailed : EventState::kPending;

@@ -1,14 +1,14 @@
-// sim_device.hpp: a simulated accelerator: its memory is host memory, its streams are threads that take
-// their time. What stands above device.hpp is tested on it, on CPUs and under sanitizers.
+// sim_device.hpp: a simulated accelerator. Its memory is host memory, and its streams are threads with random
+// delays. With this device, the parts above device.hpp are tested on CPUs and under sanitizers.
 //
-// It has the guarantees of CUDA and no others: work on one stream runs in order, streams run concurrently,
-// kernel arguments are taken at the launch and memory when the work runs. Nothing but
-// query_event() and the word of a commit tells the host that something was done; ThreadSanitizer would see an
-// access that rests on anything else.
-// Streams that make_stream() returned are the device's own; any other handle is a stream of "the training",
-// made at its first use. enqueue() adds work to it.
+// The device has only the guarantees of CUDA: work on one stream runs in order, streams run concurrently,
+// kernel arguments are read at the launch, and memory when the work runs. The host learns of finished work
+// only by query_event() and by commit words; ThreadSanitizer reports any other access as a data race.
 //
-// Threads: as Device; one thread per stream. enqueue() and the functions below it are for tests.
+// Streams of make_stream() belong to the device. Any other handle is a stream of the training, created at its
+// first use; enqueue() adds work to it.
+//
+// Threads: as for Device; one thread per stream. enqueue() and the functions below it are for tests.
 #pragma once
 
 #include <atomic>
@@ -27,24 +27,24 @@
 namespace tdcore {
 
 struct SimDeviceOptions {
-  std::uint64_t seed = 1;       // of all delays
-  std::uint32_t delay_us = 20;  // longest delay before a piece of work; 0: none
-  // The training's work is done when the call that enqueues it returns; only the device's own streams are
-  // late. For tensors of libraries that compute at once.
+  std::uint64_t seed = 1;       // seed of all delays
+  std::uint32_t delay_us = 20;  // longest delay before a piece of work in microseconds; 0: no delay
+  // The work of the training is done when the call that enqueues it returns; only streams of the device are
+  // delayed. For tensors of libraries that compute synchronously.
   bool sync_compute = false;
-  CommitMode best_commit_mode = CommitMode::kStreamWrite;  // what a probe found to work
+  CommitMode best_commit_mode = CommitMode::kStreamWrite;  // result of a probe
   std::string commit_mode_reason = {};
-  std::uint64_t fails_after = ~std::uint64_t{0};  // that many pieces of work are taken, then none
-  // With the failure: what was enqueued and has not run never runs (a lost context), or it does.
+  std::uint64_t fails_after = ~std::uint64_t{0};  // number of pieces of work before the failure
+  // Whether enqueued work that has not run at the failure never runs (a lost context).
   bool failure_loses_work = true;
-  bool early_words = false;  // every second commit comes before the data that it is for
-  std::uint64_t memory_bytes = std::uint64_t{1} << 40;  // more is not to be had
+  bool early_words = false;                             // every second commit is before its data
+  std::uint64_t memory_bytes = std::uint64_t{1} << 40;  // maximum
 };
 
 class SimDevice final : public Device {
  public:
   explicit SimDevice(const SimDeviceOptions& options = {});
-  ~SimDevice() override;  // what has not run never runs
+  ~SimDevice() override;  // pending work never runs
   SimDevice(const SimDevice&) = delete;
   SimDevice& operator=(const SimDevice&) = delete;
 
@@ -69,19 +69,19 @@ class SimDevice final : public Device {
   EventState query_event(EventHandle event) noexcept override;
   std::string first_error() const override;
 
-  /// Work of the training; it must not throw.
+  /// Enqueues work of the training, which must not throw.
   void enqueue(StreamHandle stream, std::function<void()> work);
-  /// Waits until all that was enqueued has run; false when the device has lost it.
+  /// Waits until all enqueued work of the stream has run. False if the device has lost it.
   bool synchronize(StreamHandle stream);
   void set_capturing(StreamHandle stream, bool capturing);
-  /// Nothing runs until resume(): what is enqueued stays in flight.
+  /// Stops all work until resume(). Enqueued work stays pending.
   void pause() noexcept { control_.paused.store(true, std::memory_order_relaxed); }
   void resume() noexcept { control_.paused.store(false, std::memory_order_relaxed); }
-  /// From now on the device refuses.
+  /// Makes the device reject all further work.
   void fail() noexcept;
-  /// Pieces of work taken so far.
+  /// Number of accepted pieces of work so far.
   std::uint64_t operations() const noexcept { return operations_.load(std::memory_order_relaxed); }
-  /// Writes beyond an allocation, and launches whose counters were not zero: found so far.
+  /// Number of writes outside of an allocation, plus launches whose counters were not zero, found so far.
   std::uint64_t violations() const noexcept;
 
  private:
@@ -99,7 +99,7 @@ class SimDevice final : public Device {
   const SimDeviceOptions options_;
   SimControl control_;
   std::atomic<std::uint64_t> operations_{0};  // relaxed: a count
-  mutable std::mutex mutex_;                  // of what follows; never held while work runs
+  mutable std::mutex mutex_;                  // guards the following members; never held while work runs
   std::vector<SimAllocation> allocations_;
   std::uint64_t allocated_ = 0;
   std::vector<std::shared_ptr<SimEvent>> events_;

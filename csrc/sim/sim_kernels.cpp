@@ -23,7 +23,7 @@ TensorView view_of(const device::Launch& launch, const device::Item& item,
           .dtype = dtype};
 }
 
-/// Whether the items number their tiles as the launch says.
+/// Whether the tile numbers of the items agree with the launch.
 bool tiles_agree(const device::Launch& launch) noexcept {
   std::uint64_t tiles = 0;
   for (std::uint32_t i = 0; i < launch.count; ++i) {
@@ -33,7 +33,7 @@ bool tiles_agree(const device::Launch& launch) noexcept {
   return tiles == launch.tiles;
 }
 
-/// Elements of kF32 or kF64 as kF16 or kBF16.
+/// Packs elements of kF32 or kF64 as kF16 or kBF16.
 void pack_narrowed(const TensorView& view, const device::Item& item) noexcept {
   const bool half = static_cast<Dtype>(item.packed_dtype) == Dtype::kF16;
   auto* const to = static_cast<std::uint16_t*>(item.packed);
@@ -58,7 +58,7 @@ void pack_item(SimPace& pace, const device::Launch& launch, const device::Item& 
   if (item.packed_dtype != item.dtype) return pack_narrowed(view, item);
   const std::uint64_t size = dtype_bytes(view.dtype);
   const std::uint64_t cut = item.elements / 2;
-  // The end first: code that waits only for the last byte would be too early.
+  // The end is written first, so that code that waits only for the last byte reads too early.
   copy_strided(view, item.first_element + cut, item.elements - cut,
                static_cast<std::byte*>(item.packed) + cut * size);
   pace.pause();
@@ -92,7 +92,7 @@ void copy_out(SimPace& pace, void* to, const void* from, std::uint64_t bytes) no
   for (const std::uint64_t at : {std::uint64_t{0}, bytes - kWord}) {
     std::uint64_t word = 0;
     std::memcpy(&word, source + at, kWord);
-    // Release: pairs with the acquire of the consumer that looks at the guards.
+    // Release: pairs with the acquire of the consumer that reads the guards.
     std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(target + at))
         .store(word, std::memory_order_release);
     pace.pause();
@@ -102,7 +102,7 @@ void copy_out(SimPace& pace, void* to, const void* from, std::uint64_t bytes) no
 bool run_stats(SimPace& pace, const device::Launch& launch) noexcept {
   bool sound = tiles_agree(launch) && *launch.finished_items == 0;
   for (std::uint32_t i = 0; i < launch.count; ++i) sound = sound && launch.finished_tiles[i] == 0;
-  // As the kernel does: written, and left zero again.
+  // The partial results are written, as by the kernel.
   for (std::uint64_t tile = 0; tile < launch.tiles; ++tile) launch.partials[tile] = empty_stats();
   for (std::uint32_t turn = launch.count; turn > 0; --turn) {  // the last item first
     const device::Item& item = launch.items[turn - 1];
@@ -113,9 +113,9 @@ bool run_stats(SimPace& pace, const device::Launch& launch) noexcept {
     pace.pause();
     auto* const to = reinterpret_cast<std::byte*>(item.stats);
     const auto* const from = reinterpret_cast<const std::byte*>(&stats);
-    // The count last: it says that the others are there.
+    // The count is stored last, because it marks the other values as complete.
     std::memcpy(to + sizeof stats.count, from + sizeof stats.count, sizeof stats - sizeof stats.count);
-    // Release: pairs with the acquire of the consumer that finds a word that came early.
+    // Release: pairs with the acquire of the consumer that checks for early commit words.
     std::atomic_ref<std::uint64_t>(item.stats->count).store(stats.count, std::memory_order_release);
     launch.finished_tiles[turn - 1] = 0;
   }
@@ -138,10 +138,10 @@ std::uint16_t narrow_float(double value, int exponent_bits, int mantissa_bits) n
   const double size = std::fabs(value);
   if (size == 0 || std::isinf(value)) return static_cast<std::uint16_t>(sign | (size == 0 ? 0U : infinity));
   const int exponent = std::clamp(std::ilogb(size), 1 - bias, bias + 1);
-  // In units of the last place; the division is exact, and what it leaves is rounded once.
+  // In units of the last place. The scaling is exact, and its result is rounded once.
   const double units = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));
   const double limit = std::ldexp(1.0, mantissa_bits + 2);
-  // A mantissa's leading bit counts as one step of the exponent; carries go the same way.
+  // The leading bit of the mantissa adds one to the exponent, and so does a carry.
   const unsigned bits = (static_cast<unsigned>(exponent + bias - 1) << mantissa_bits) +
                         static_cast<unsigned>(std::min(units, limit));
   return static_cast<std::uint16_t>(sign | std::min(bits, infinity));

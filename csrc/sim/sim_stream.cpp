@@ -14,10 +14,10 @@
 namespace tdcore {
 namespace {
 
-constexpr long kLookNs = 2'000'000;  // how late a worker sees that it should stop
+constexpr long kLookNs = 2'000'000;  // longest time until a worker notices that it must stop
 
-/// Sleeps while the word holds `value`, at most kLookNs. Orders nothing: a system call that ThreadSanitizer
-/// does not take for synchronisation.
+/// Sleeps while the word is `value`, at most kLookNs. Orders no other access: ThreadSanitizer does not treat
+/// this system call as synchronization.
 void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept {
   const timespec limit{.tv_sec = 0, .tv_nsec = kLookNs};
   (void)::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &limit, nullptr, 0);
@@ -77,7 +77,7 @@ bool SimStream::push(SimWork& work) noexcept {
   node->work = std::move(work);
   Node* const before = last_;
   last_ = node;
-  before->next.store(node, std::memory_order_release);  // from here on `before` is the worker's
+  before->next.store(node, std::memory_order_release);  // from here on `before` belongs to the worker
   pushed_.fetch_add(1, std::memory_order_release);
   wake_all(pushed_);
   return true;
@@ -85,7 +85,7 @@ bool SimStream::push(SimWork& work) noexcept {
 
 bool SimStream::leaving() const noexcept { return control_.stopping.load(std::memory_order_relaxed); }
 
-/// The next piece of work is there and may run; false when the worker should leave.
+/// Waits until the next piece of work may run. False if the worker must end.
 bool SimStream::take_turn() noexcept {
   for (;;) {
     if (leaving()) return false;
@@ -109,7 +109,7 @@ void SimStream::run() noexcept {
   }
 }
 
-/// False when that will not happen.
+/// Waits for the event. False if it will not happen.
 bool SimStream::wait_for(const SimEvent& event, std::uint32_t generation) noexcept {
   for (;;) {
     // Acquire: pairs with the release in perform() of the other stream.
@@ -156,7 +156,7 @@ void SimStream::perform(SimWork& work, const Node& node) noexcept {
     case Kind::kPack:
       return perform_launch(work);
     case Kind::kWord:
-      if (work.to != nullptr) store_word(work.to, work.bytes);  // null: came early
+      if (work.to != nullptr) store_word(work.to, work.bytes);  // null: the word was written early
       return;
     case Kind::kRecord:
       // Release: pairs with the acquires in wait_for() and SimDevice::query_event().

@@ -1,9 +1,9 @@
-// sim_stream.hpp: one stream of the simulated device: a queue, and a thread that works it off.
+// sim_stream.hpp: one stream of the simulated device: a queue of work, and a thread that runs it.
 //
-// The queue only allocates memory for one more piece of work: the enqueuing thread acquires no store of the
-// worker. So if a host reuses memory without a query of an event, ThreadSanitizer detects a data race. For
-// this reason the queue is a list of nodes with futexes instead of a mutex and a condition. Threads: push()
-// from any thread; one worker per stream.
+// push() only allocates memory for a piece of work; the calling thread acquires no store of the worker.
+// Therefore, if a host reuses memory without a query of an event, ThreadSanitizer detects a data race. For
+// this reason the queue is a list of nodes with futexes instead of a mutex and a condition variable. Threads:
+// push() from any thread; one worker per stream.
 #pragma once
 
 #include <atomic>
@@ -18,23 +18,23 @@
 
 namespace tdcore {
 
-/// Of all streams of a device.
+/// State that all streams of a device share.
 struct SimControl {
   std::atomic<bool> paused{false};           // relaxed: tests
-  std::atomic<bool> stopping{false};         // relaxed: workers leave at the next look
-  std::atomic<bool> failed{false};           // relaxed: nothing is taken any more
-  std::atomic<bool> lost{false};             // relaxed: nothing is run any more
+  std::atomic<bool> stopping{false};         // relaxed: workers end at their next check
+  std::atomic<bool> failed{false};           // relaxed: no work is accepted any more
+  std::atomic<bool> lost{false};             // relaxed: no work runs any more
   std::atomic<std::uint64_t> violations{0};  // relaxed: a count
-  std::uint64_t seed = 1;                    // constant once streams run, as the next two
+  std::uint64_t seed = 1;                    // constant once streams run, like the next two
   std::uint32_t delay_us = 0;
   bool early_words = false;
 };
 
-/// Counts its records: the n-th is done when `done` is n. 32 bits: a futex. Streams of other devices may wait
-/// for it, also when its own is lost or gone.
+/// An event counts its records: the n-th record has happened when `done` is n. 32 bits, for a futex. Streams
+/// of other devices may wait for the event, also after its own device is lost or destroyed.
 struct SimEvent : std::enable_shared_from_this<SimEvent> {
-  std::atomic<std::uint32_t> recorded{0};  // relaxed: ordered by the one who records and then asks or waits
-  std::atomic<std::uint32_t> done{0};      // release by the stream; acquire by who asks or waits
+  std::atomic<std::uint32_t> recorded{0};  // relaxed: the caller orders record and query or wait
+  std::atomic<std::uint32_t> done{0};      // release by the stream; acquire by query and wait
   std::atomic<bool> abandoned{false};      // relaxed: no thread waits any more
 };
 
@@ -52,13 +52,13 @@ struct SimWork {
 
 class SimStream {
  public:
-  /// `now`: work is done in push(), by the thread that calls it.
+  /// `now`: work runs in push(), in the calling thread.
   SimStream(SimControl& control, std::uint64_t number, bool now);
   ~SimStream();
   SimStream(const SimStream&) = delete;
   SimStream& operator=(const SimStream&) = delete;
 
-  /// False when there is no memory for it.
+  /// Adds a piece of work. False if there is no memory for it.
   bool push(SimWork& work) noexcept;
 
  private:
@@ -72,13 +72,13 @@ class SimStream {
   bool leaving() const noexcept;
 
   SimControl& control_;
-  SimPace pace_;  // the worker's; with `now` under mutex_
+  SimPace pace_;  // used by the worker; with `now`, under mutex_
   const bool now_;
-  std::mutex mutex_;                      // of those who enqueue; the worker never takes it
+  std::mutex mutex_;                      // for push(); the worker never takes it
   Node* last_;                            // under mutex_
-  Node* first_;                           // the worker's: done, its successor is next
-  std::atomic<std::uint32_t> pushed_{0};  // release in push(); a futex, and orders nothing else
-  std::unique_ptr<std::thread> worker_;   // null when none could be started
+  Node* first_;                           // used by the worker: done, its successor is next
+  std::atomic<std::uint32_t> pushed_{0};  // release in push(); a futex, which orders no other access
+  std::unique_ptr<std::thread> worker_;   // null if no thread could be started
 };
 
 }  // namespace tdcore

@@ -1,5 +1,5 @@
-// stats/avx2.cpp: the kernels for x86-64-v3 (AVX2, FMA, F16C). Compiled with flags of its own;
-// stats/cpu.cpp asks the processor before it calls anything here.
+// stats/avx2.cpp: the kernels for x86-64-v3 (AVX2, FMA, F16C). Compiled with its own flags; stats/cpu.cpp
+// checks the processor before it calls these kernels.
 #include "stats/table.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -35,7 +35,7 @@ struct Avx2 {
   static D sub(D a, D b) noexcept { return _mm256_sub_pd(a, b); }
   static F fma(F a, F b, F c) noexcept { return _mm256_fmadd_ps(a, b, c); }
   static D fma(D a, D b, D c) noexcept { return _mm256_fmadd_pd(a, b, c); }
-  /// add() on the multiplier's ports: the adder's are the ones that run short.
+  /// add() on the ports of the multiplier, because the ports of the adder are the bottleneck.
   static F accumulate(F sum, F x) noexcept { return fma(x, set1(1.0f), sum); }
   static D accumulate(D sum, D x) noexcept { return fma(x, set1(1.0), sum); }
   static F min(F a, F b) noexcept { return _mm256_min_ps(a, b); }
@@ -49,7 +49,7 @@ struct Avx2 {
   static D widen_low(F a) noexcept { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
   static D widen_high(F a) noexcept { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 
-  /// The i-th of four float32 vectors that load4() made of a group at `at`, as two of float64.
+  /// The i-th of the four float32 vectors that load4() loads from a group at `at`, as two float64 vectors.
   template <class E>
   static void widen(E, const u8*, int, F x, D (&wide)[2]) noexcept {
     wide[0] = widen_low(x);
@@ -66,7 +66,7 @@ struct Avx2 {
   static MD less(D a, D b) noexcept { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
   static MF equal(F a, F b) noexcept { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
   static MD equal(D a, D b) noexcept { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
-  // on bits: the integer ports have room
+  // on bits, because the integer ports are less busy
   static MF is_finite(F a) noexcept {
     const __m256i magnitude = _mm256_castps_si256(abs(a));
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), magnitude));
@@ -127,7 +127,7 @@ struct Avx2 {
   }
   static B add_look_up(B sum, B table, B index) noexcept {
     sum = add8(sum, _mm256_shuffle_epi8(table, index));
-    __asm__("" : "+x"(sum));  // not all look-ups first: that takes more registers than there are
+    __asm__("" : "+x"(sum));  // prevents that all look-ups are first, which needs too many registers
     return sum;
   }
   static B or8(B a, B b) noexcept { return _mm256_or_si256(a, b); }
@@ -149,7 +149,7 @@ struct Avx2 {
   template <class E>
   static B exponents(E, const u8*, const F (&x)[4]) noexcept {
     __m256i words[2];
-    for (int i = 0; i < 2; ++i) {  // upper halves, side by side
+    for (int i = 0; i < 2; ++i) {  // upper halves, joined
       words[i] = _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(x[2 * i]), 16),
                                     _mm256_castps_si256(x[2 * i + 1]), 0xaa);
     }
@@ -194,7 +194,8 @@ struct Avx2 {
     }
   }
   static void load4(BF16Element, const u8* at, F (&x)[4]) noexcept {
-    for (int i = 0; i < 2; ++i) {  // odd and even elements apart: the order within a group does not matter
+    for (int i = 0; i < 2;
+         ++i) {  // odd and even elements separately; the order within a group does not matter
       const __m256i pair = raw256(at + 32 * i);
       x[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
       x[2 * i + 1] =
@@ -227,7 +228,7 @@ struct Avx2 {
       x[i] = add(_mm256_cvtepi32_pd(_mm_xor_si128(raw128(at + 16 * i), flip)), set1(0x1p31));
     }
   }
-  /// Exact high part plus exact low part, rounded once: as the scalar conversion.
+  /// Exact high part plus exact low part, rounded once, like the scalar conversion.
   static D halves(__m256i x, __m256i high_bits, double high_bias) noexcept {
     const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(x, 32), high_bits);
     const __m256i low = _mm256_blend_epi32(x, _mm256_set1_epi64x(0x4330000000000000), 0xaa);
@@ -244,7 +245,8 @@ struct Avx2 {
     }
   }
 
-  /// Inlined always: GCC 12 finds a function that only prefetches free of effects and drops the calls.
+  /// Always inlined, because GCC 12 treats a function that only prefetches as free of effects and removes
+  /// calls.
   static TDCORE_INLINE void prefetch(const u8* at) noexcept {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
   }

@@ -1,6 +1,6 @@
-// stats/avx512.cpp: the kernels for x86-64-v4 (AVX-512 F, BW, CD, DQ, VL). Compiled with flags of its own;
-// stats/cpu.cpp asks the processor before it calls anything here. The logic is stats/kernels.hpp's, which the
-// other levels share; only the wrapper below is this level's own.
+// stats/avx512.cpp: the kernels for x86-64-v4 (AVX-512 F, BW, CD, DQ, VL). Compiled with its own flags;
+// stats/cpu.cpp checks the processor before it calls these kernels. The logic is in stats/kernels.hpp and
+// common to all levels; only the wrapper below is specific to this level.
 #include "stats/table.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -40,7 +40,7 @@ struct Avx512 {
   static D sub(D a, D b) noexcept { return _mm512_sub_pd(a, b); }
   static F fma(F a, F b, F c) noexcept { return _mm512_fmadd_ps(a, b, c); }
   static D fma(D a, D b, D c) noexcept { return _mm512_fmadd_pd(a, b, c); }
-  /// add() on the multiplier's ports: the adder's are the ones that run short.
+  /// add() on the ports of the multiplier, because the ports of the adder are the bottleneck.
   static F accumulate(F sum, F x) noexcept { return fma(x, set1(1.0f), sum); }
   static D accumulate(D sum, D x) noexcept { return fma(x, set1(1.0), sum); }
   static F min(F a, F b) noexcept { return _mm512_min_ps(a, b); }
@@ -54,7 +54,7 @@ struct Avx512 {
   static D widen_low(F a) noexcept { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
   static D widen_high(F a) noexcept { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
 
-  /// The i-th of four float32 vectors that load4() made of a group at `at`, as two of float64.
+  /// The i-th of the four float32 vectors that load4() loads from a group at `at`, as two float64 vectors.
   template <class E>
   static void widen(E, const u8*, int, F x, D (&wide)[2]) noexcept {
     wide[0] = widen_low(x);
@@ -121,7 +121,7 @@ struct Avx512 {
   }
   static B add_look_up(B sum, B table, B index) noexcept {
     sum = add8(sum, _mm512_shuffle_epi8(table, index));
-    __asm__("" : "+v"(sum));  // not all look-ups first: that takes more registers than there are
+    __asm__("" : "+v"(sum));  // prevents that all look-ups are first, which needs too many registers
     return sum;
   }
   static B or8(B a, B b) noexcept { return _mm512_or_si512(a, b); }
@@ -140,7 +140,7 @@ struct Avx512 {
   template <class E>
   static B exponents(E, const u8*, const F (&x)[4]) noexcept {
     __m512i words[2];
-    for (int i = 0; i < 2; ++i) {  // upper halves, side by side
+    for (int i = 0; i < 2; ++i) {  // upper halves, joined
       words[i] = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(_mm512_castps_si512(x[2 * i]), 16),
                                          _mm512_castps_si512(x[2 * i + 1]));
     }
@@ -183,7 +183,8 @@ struct Avx512 {
     }
   }
   static void load4(BF16Element, const u8* at, F (&x)[4]) noexcept {
-    for (int i = 0; i < 2; ++i) {  // odd and even elements apart: the order within a group does not matter
+    for (int i = 0; i < 2;
+         ++i) {  // odd and even elements separately; the order within a group does not matter
       const __m512i pair = raw512(at + 64 * i);
       x[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
       x[2 * i + 1] =
@@ -226,7 +227,8 @@ struct Avx512 {
     }
   }
 
-  /// Inlined always: GCC 12 finds a function that only prefetches free of effects and drops the calls.
+  /// Always inlined, because GCC 12 treats a function that only prefetches as free of effects and removes
+  /// calls.
   static TDCORE_INLINE void prefetch(const u8* at) noexcept {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
   }

@@ -1,6 +1,6 @@
 // stats/byte_sums.hpp: exact integer sums of bool, uint8 and int8.
-// Part of stats/kernels.hpp, which says what all of it does; included by it only. Everything is in an unnamed
-// namespace: each instruction set has its own.
+// Part of stats/kernels.hpp, which describes the kernels and is the only file that includes this header.
+// Everything is in an unnamed namespace, so that each instruction set has its own code.
 // Threads: pure functions on the caller's state.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace tdcore {
 namespace {
 
-// Each is turned into x, from which the extremes and the sum of x - kShift come, and |x|.
+// Each type converts an element to x, for the extremes and the sum of x - kShift, and to |x|.
 struct BoolByte {
   static constexpr bool kSigned = false;
   static constexpr int kThresholds = 1, kShift = 0;  // powers of two that |x| can reach
@@ -49,7 +49,7 @@ TDCORE_INLINE typename V::B magnitude8(typename V::B raw) noexcept {
   return E::template shifted<V>(raw);
 }
 
-/// At most kByteGroups groups: the sums and the extremes.
+/// Computes the sums and the extremes of at most kByteGroups groups.
 template <class V, class E>
 TDCORE_NOINLINE void sum_bytes(ByteSums& sums, const u8* data, u64 groups) noexcept {
   using B = typename V::B;
@@ -82,7 +82,7 @@ TDCORE_NOINLINE void sum_bytes(ByteSums& sums, const u8* data, u64 groups) noexc
   sums.abs_min = smallest < sums.abs_min ? smallest : sums.abs_min;
 }
 
-/// At most kByteGroups groups: how many magnitudes reach each power of two.
+/// Counts, for at most kByteGroups groups, the magnitudes that reach each power of two.
 template <class V, class E>
 TDCORE_NOINLINE void count_magnitudes(ByteSums& sums, const u8* data, u64 groups) noexcept {
   using B = typename V::B;
@@ -91,7 +91,7 @@ TDCORE_NOINLINE void count_magnitudes(ByteSums& sums, const u8* data, u64 groups
     tally[i] = V::zero8();
     limits[i] = V::set8((1 << i) - 1 - 128);
   }
-  // GCC 12 makes two instructions of a comparison with a constant that it knows.
+  // GCC 12 generates two instructions for a comparison with a known constant.
   __asm__ volatile("" : : "r"(limits) : "memory");
   for (const u8* end = data + groups * V::kGroup; data != end; data += V::kGroup) {
     const B magnitude = V::sub8(magnitude8<V, E>(V::load8_unaligned(data)), V::set8(128));  // now signed

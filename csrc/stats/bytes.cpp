@@ -7,7 +7,7 @@
 namespace tdcore {
 namespace {
 
-/// What one byte of a float8 type stands for.
+/// Value of one byte of a float8 type.
 struct Decoded {
   double value = 0;
   bool subnormal = false;
@@ -52,7 +52,7 @@ void ByteTable::add(const void* data, std::uint64_t bytes) noexcept {
     }
     return;
   }
-  std::uint32_t lanes[4][256] = {};  // neighbours that are equal must not wait for each other's increment
+  std::uint32_t lanes[4][256] = {};  // so that equal neighbors do not wait for each other's increment
   std::uint64_t i = 0;
   for (; i + 8 <= bytes; i += 8) {
     std::uint64_t word;
@@ -75,7 +75,7 @@ TensorStats stats_of_sums(const ByteSums& sums) noexcept {
   if (sums.count == 0) return stats;
   const auto n = static_cast<std::int64_t>(sums.count);
   const std::int64_t largest = sums.max > -sums.min ? sums.max : -sums.min;
-  // Of a chunk, n * square_sum stays below 2^56.
+  // For a chunk, n * square_sum stays below 2^56.
   const std::int64_t spread = n * static_cast<std::int64_t>(sums.square_sum) - sums.sum * sums.sum;
   stats.zero_count = sums.count - sums.at_least[0];
   stats.min = static_cast<double>(sums.min);

@@ -1,6 +1,6 @@
-// stats/bytes.hpp: statistics of the 1-byte types. bool, uint8 and int8 from exact integer sums (ByteSums),
-// float8 from how often each of the 256 byte values occurs (ByteTable): exact counts, then at most 256 values
-// in float64. Threads: a ByteSums or a ByteTable belongs to one thread.
+// stats/bytes.hpp: statistics of the 1-byte types: bool, uint8 and int8 from exact integer sums (ByteSums),
+// float8 from the counts of the 256 byte values (ByteTable), which give at most 256 values in float64.
+// Threads: a ByteSums or a ByteTable belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tdcore {
 
-/// Of at most kChunkElements values from -128 to 255.
+/// Sums of at most kChunkElements values from -128 to 255.
 struct ByteSums {
   std::uint64_t count = 0;
   std::uint64_t abs_sum = 0;
@@ -18,7 +18,7 @@ struct ByteSums {
   std::int64_t sum = 0;
   std::int64_t min = 255, max = -128;
   std::int64_t abs_min = 255;
-  std::uint64_t at_least[8] = {};  // how many have |x| >= 2^i
+  std::uint64_t at_least[8] = {};  // number of values with |x| >= 2^i
 };
 
 /// Adds values to the sums, in any pieces. `source` needs no alignment.
@@ -29,7 +29,7 @@ TensorStats stats_of_sums(const ByteSums& sums) noexcept;
 struct ByteTable {
   std::uint64_t counts[256] = {};
 
-  /// At most 2^32 - 1 bytes a call.
+  /// Adds at most 2^32 - 1 bytes per call.
   void add(const void* data, std::uint64_t bytes) noexcept;
 };
 

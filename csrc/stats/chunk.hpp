@@ -1,5 +1,6 @@
-// stats/chunk.hpp: between stats/cpu.cpp and stats/strided.cpp: one chunk at a time, many chunks by many
-// threads. Threads: a ChunkReducer belongs to one thread; run_chunks() starts and joins its own.
+// stats/chunk.hpp: the part that stats/cpu.cpp and stats/strided.cpp share: reduction of one chunk, and of
+// many chunks by several threads. Threads: a ChunkReducer belongs to one thread; run_chunks() starts and
+// joins its own threads.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,12 @@ namespace tdcore {
 /// The kernels in use; chosen at the first call.
 const KernelTable& active_kernels() noexcept;
 
-/// True where non-temporal stores pay: from kStreamingBytes on. ThreadSanitizer cannot see them, so never
-/// under it.
+/// Whether non-temporal stores are faster: from kStreamingBytes on. False under ThreadSanitizer, which does
+/// not detect these stores.
 bool use_streaming(std::uint64_t bytes) noexcept;
 
-/// Round to nearest and keep subnormals while it lives, whatever the caller has set; restores it afterwards.
+/// Sets the floating-point mode to round to nearest and keep subnormals. The destructor restores the caller's
+/// mode.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() noexcept;
@@ -36,8 +38,8 @@ class ChunkReducer {
  public:
   /// has_stats(dtype). `stats` holds the result after finish().
   ChunkReducer(const KernelTable& kernels, Dtype dtype, TensorStats& stats) noexcept;
-  /// With a destination, the bytes are copied as well; `stream` picks non-temporal stores, which the caller
-  /// fences.
+  /// With a destination, the bytes are copied as well. `stream`: use non-temporal stores, which the caller
+  /// must fence.
   void feed(const void* source, void* destination, std::uint64_t elements, bool stream) noexcept;
   void finish() noexcept;
 
@@ -48,7 +50,7 @@ class ChunkReducer {
   std::variant<ByteSums, ByteTable, ChunkState> state_;
 };
 
-/// What one chunk of a job gives. `context` is the job's.
+/// Function that reduces one chunk of a job. `context` is the argument of run_chunks().
 using ChunkFunction = TensorStats (*)(const void* context, std::uint64_t chunk) noexcept;
 
 /// Runs chunks 0 .. chunks - 1 and merges their statistics in order.

@@ -22,7 +22,7 @@ namespace {
 // ---- choice of kernels ----
 
 #if defined(__x86_64__)
-/// MOVBE, F16C and LZCNT, which not every compiler's __builtin_cpu_supports() knows by name.
+/// Checks MOVBE, F16C and LZCNT, which not every compiler's __builtin_cpu_supports() supports.
 bool has_small_extensions() noexcept {
   constexpr unsigned kMovbe = 1U << 22, kF16c = 1U << 29, kLzcnt = 1U << 5;
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -42,11 +42,12 @@ bool machine_has_avx512() noexcept {  // all of x86-64-v4
 }
 #endif
 
-/// The best kernels that the machine can run up to `limit`; of exactly that level if `exact`, else nullptr.
+/// The best kernels that the machine can run, up to level `limit`. With `exact`, the kernels of this level,
+/// or nullptr.
 const KernelTable* find_kernels(const char* limit, bool exact) noexcept {
   const auto wanted = [&](const char* level) { return !exact || std::strcmp(level, limit) == 0; };
 #if defined(__x86_64__)
-  __builtin_cpu_init();  // not every run-time library does it before constructors
+  __builtin_cpu_init();  // not every run-time library calls it before constructors
   const bool below512 = std::strcmp(limit, "avx2") == 0 || std::strcmp(limit, "portable") == 0;
   if (!below512 && wanted("avx512") && avx512_kernels() != nullptr && machine_has_avx512()) {
     return avx512_kernels();
@@ -79,7 +80,7 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
   const std::uint64_t first = chunk * kChunkElements;
   const std::uint64_t elements = std::min(kChunkElements, job.elements - first);
   const std::uint64_t offset = first * dtype_bytes(job.dtype);
-  TensorStats stats;  // the caller's place: not copied
+  TensorStats stats;  // constructed in place, without a copy
   ChunkReducer reducer{job.kernels, job.dtype, stats};
   reducer.feed(job.source + offset, job.destination == nullptr ? nullptr : job.destination + offset, elements,
                job.stream);
@@ -105,16 +106,16 @@ TensorStats run_contiguous(const Contiguous& job, int threads) noexcept {
 
 // ---- threads ----
 
-constexpr std::uint64_t kWaveChunks = 64;  // results held at a time
+constexpr std::uint64_t kWaveChunks = 64;  // number of stored results
 constexpr int kMaxThreads = 32;
 
-/// Chunks [first, first + count) of a job, shared out by `next`.
+/// Chunks [first, first + count) of a job, which threads take by `next`.
 struct Wave {
   ChunkFunction function;
   const void* context;
   std::uint64_t first;
   std::uint64_t count;
-  std::atomic<std::uint64_t> next{0};  // relaxed: shares out indices only; results are published by join()
+  std::atomic<std::uint64_t> next{0};  // relaxed: only distributes indices; join() publishes the results
   std::array<TensorStats, kWaveChunks> results;
 
   void work() noexcept {
@@ -144,7 +145,7 @@ void run_wave(Wave& wave, int threads) noexcept {
     try {
       helpers[static_cast<std::size_t>(i)] = std::thread{[&wave] { wave.work(); }};
     } catch (const std::system_error&) {
-      break;  // no more threads to be had: those that run share the work
+      break;  // no further thread can be started: the running threads share the work
     }
   }
   wave.work();
@@ -224,7 +225,8 @@ void ChunkReducer::feed(const void* source, void* destination, std::uint64_t ele
     kernels_.feed[dtype](*state, source, destination, elements, stream);
     return;
   }
-  constexpr std::uint64_t kPiece = 16 * 1024;  // reduced, then copied while it is in the cache
+  constexpr std::uint64_t kPiece =
+      16 * 1024;  // bytes that are reduced, then copied while they are in the cache
   for (std::uint64_t done = 0; done < elements; done += kPiece) {
     const std::uint64_t here = std::min(kPiece, elements - done);
     const std::byte* from = static_cast<const std::byte*>(source) + done;

@@ -1,7 +1,7 @@
-// stats/elements.hpp: how the CPU's kernels read one element (scalar_elements.hpp), its exponent, the limits
-// that they share. Part of stats/kernels.hpp, which says what all of it does; included by it only. Everything
-// is in an unnamed namespace: each instruction set has its own.
-// Threads: pure functions on the caller's state.
+// stats/elements.hpp: reads of one element by the CPU's kernels (scalar_elements.hpp), its exponent, common
+// limits. Part of stats/kernels.hpp, which describes the kernels and is the only file that includes this
+// header. Everything is in an unnamed namespace, so that each instruction set has its own code. Threads: pure
+// functions on the caller's state.
 #pragma once
 
 #include "base/scalar_elements.hpp"
@@ -16,8 +16,8 @@ constexpr int kFirstExponent = 127 + kLog2Min;                 // exponent byte 
 constexpr int kLastExponent = kFirstExponent + kLog2Bins - 1;  // and of the last bin
 constexpr u64 kFlushGroups = 16;
 
-// Largest mean^2 / variance for which a block may be summed around another pivot: loses that factor of
-// precision.
+// Largest mean^2 / variance for which a block may be summed around another pivot. Precision is reduced by
+// this factor.
 constexpr double kMaxShift = 4096;
 constexpr double kMaxShiftFloat = 1;
 
@@ -32,7 +32,7 @@ TDCORE_INLINE typename E::Raw load_raw(const void* data, u64 index) noexcept {
   return raw;
 }
 
-/// Exponent byte of a finite or non-finite double, as the vector code makes it.
+/// Exponent byte of a finite or non-finite double, as in the vector code.
 TDCORE_INLINE u8 exponent_byte(double value) noexcept {
   const int exponent = static_cast<int>((bits_as<u64>(value) >> 52) & 0x7ff) - 896;
   return static_cast<u8>(exponent < 0 ? 0 : exponent > 255 ? 255 : exponent);

@@ -1,6 +1,6 @@
-// stats/histogram.hpp: from exponent bytes to the log2 histogram.
-// Part of stats/kernels.hpp, which says what all of it does; included by it only. Everything is in an unnamed
-// namespace: each instruction set has its own.
+// stats/histogram.hpp: the log2 histogram of exponent bytes.
+// Part of stats/kernels.hpp, which describes the kernels and is the only file that includes this header.
+// Everything is in an unnamed namespace, so that each instruction set has its own code.
 // Threads: pure functions on the caller's state.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace tdcore {
 namespace {
 
-/// Exponent bytes of several blocks, counted together: what counting costs once is shared.
+/// Number of exponent bytes, of several blocks, that are counted together to share the fixed cost.
 constexpr u64 kPendingElements = 8192;
 static_assert(kPendingElements % kBlockElements == 0);
 constexpr u64 kTallyGroups = 240;  // groups whose bytes are tallied in bytes; a multiple of kHalfGroups
@@ -17,10 +17,10 @@ constexpr u64 kTallyGroups = 240;  // groups whose bytes are tallied in bytes; a
 struct PendingExponents {
   alignas(64) u8 bytes[kPendingElements];
   u64 elements = 0;
-  u64 zero_bytes = 0;  // how many are 0
-  u64 non_finite = 0;  // and of NaN and Inf
+  u64 zero_bytes = 0;  // number of bytes that are 0
+  u64 non_finite = 0;  // number of bytes of NaN and Inf
   int low = 255, high = 0;
-  const u8* ahead = nullptr;  // memory was requested up to here
+  const u8* ahead = nullptr;  // end of the prefetched memory
 };
 
 /// counts[i] += number of bytes equal to first + i, for i < N.
@@ -70,16 +70,17 @@ constexpr int kFewBins = 6;
 constexpr u64 kHalfGroups = 15;  // half a byte holds 15 at most
 static_assert(kTallyGroups % kHalfGroups == 0 && kTallyGroups < 256);
 
-/// halves[i] = how often each of the two bytes first + 2i, first + 2i + 1 occurs, in the halves of each byte.
-/// By table look-up: table i turns one of its two values into 1 or 16 and any other into 0. Not inlined:
-/// needs all registers.
+/// halves[i] = counts of the bytes first + 2i and first + 2i + 1, in the two halves of each byte. By table
+/// look-up: table i maps its two values to 1 and 16, and all other values to 0. Not inlined, because it needs
+/// all registers.
 template <class V>
 TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, const u8* ahead, u64 step,
                                   typename V::B* halves) noexcept {
   using B = typename V::B;
-  // What GCC 12 needs to keep tables and sums in registers: no arrays of them, and the two constants in
+  // GCC 12 keeps tables and sums in registers only if they are not arrays, and the two constants are in
   // memory.
-  const B constants[2] = {V::set8(first), V::set8(0x70)};  // 16 and more get the top bit: looked up as 0
+  const B constants[2] = {V::set8(first),
+                          V::set8(0x70)};  // 16 and more get the top bit, which is looked up as 0
   __asm__ volatile("" : : "r"(constants) : "memory");
   const B t0 = V::pair_table(0), t1 = V::pair_table(2), t2 = V::pair_table(4), t3 = V::pair_table(6);
   const B t4 = V::pair_table(8), t5 = V::pair_table(10), t6 = V::pair_table(12);
@@ -136,10 +137,10 @@ TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int
   }
 }
 
-/// Adds the bytes first .. last to the histogram one by one: for few of them. Returns how many they were.
+/// Adds the bytes first .. last to the histogram one by one, if they are few. Returns their number.
 template <class V>
 TDCORE_NOINLINE u64 count_rare(const u8* bytes, const u8* end, int first, int last, u64* histogram) noexcept {
-  constexpr u64 kStep = 4 * V::kGroup;  // looked at together
+  constexpr u64 kStep = 4 * V::kGroup;  // bytes that are compared together
   const typename V::B from = V::set8(first), span = V::set8(last - first);
   const auto wanted = [&](const u8* at) {
     const typename V::B offsets = V::sub8(V::load8(at), from);
@@ -224,8 +225,8 @@ TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most
   return kFewBins;
 }
 
-/// Adds the pending exponent bytes to the histogram, from the top until nothing remains; the lowest bin that
-/// can be in use gets what remains.
+/// Adds the pending exponent bytes to the histogram, from the top until no bytes remain. The lowest bin that
+/// can be in use gets the remaining bytes.
 template <class V>
 TDCORE_NOINLINE void count_pending(PendingExponents& pending, u64 step,
                                    u64 (&histogram)[kLog2Bins]) noexcept {

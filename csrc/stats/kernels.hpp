@@ -1,24 +1,22 @@
 // stats/kernels.hpp: the kernels of reduce(), written once over a small vector wrapper V.
 // stats/elements.hpp has the element types, stats/sums.hpp the passes over a block, stats/histogram.hpp the
-// histogram; here a block becomes part of a chunk. The integers of one byte have a way of their own:
-// stats/byte_sums.hpp.
+// histogram; this file adds blocks to chunks. stats/byte_sums.hpp has separate code for integers of one byte.
 //
 // Included by exactly one .cpp per instruction set, after it has defined its wrapper. Everything is in an
-// unnamed namespace, so that code compiled for one instruction set never serves another.
+// unnamed namespace, so that code compiled for one instruction set is never used by another.
 //
-// A block (kBlockElements) takes one pass: sums of x - K, (x - K)^2 and |x|, min, max, and one byte per
-// element with its binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf),
-// from which the histogram is counted. The pivot K is 0 while the mean is small compared with the spread,
-// else the mean of the block before; a block whose mean turns out too large for its K is summed again around
-// its own mean. Kinds of pass:
-// - fast: assumes finite values; NaN or Inf in a block shows in its sum of squares, then it is redone masked
-// - masked: leaves NaN and Inf out and counts them
-// - widened: masked, and all sums in float64
+// A block (kBlockElements) needs one pass: sums of x - K, (x - K)^2 and |x|, min, max, and one byte per
+// element with its binary exponent (as in float32: 0 for zero and below 2^-126, 255 for NaN and Inf), from
+// which the histogram is counted. The pivot K is 0 while the mean is small compared with the spread,
+// otherwise the mean of the previous block. A block whose mean is too large for its K is summed again around
+// its own mean. Kinds of passes: - fast: assumes finite values; if the sum of squares shows a NaN or Inf, the
+// block is summed again, masked - masked: leaves NaN and Inf out and counts them - widened: masked, and all
+// sums in float64
 //
 // Two kinds of lanes: narrow (float32 lanes; float32, float16, bfloat16, 16-bit integers) and wide (float64
 // lanes; float64, 32- and 64-bit integers). float16 and bfloat16 are summed in float32 for at most
-// kFlushGroups groups, then added to float64; where squares could leave float32's range the widened pass is
-// taken.
+// kFlushGroups groups, then added to float64; if squares may exceed float32's range, the widened pass is
+// used.
 //
 // V provides, with G = V::kGroup elements per group (one byte vector):
 //   F, D, I, L, B   float32 lanes (G/4), float64 lanes (G/8), 32- and 64-bit counters, bytes (G)
@@ -35,7 +33,7 @@ namespace {
 
 // ---- the elements after the last whole group ------------------------------------------------------------
 
-/// Their finite values, as doubles; everything but the moments is already counted.
+/// The finite values of these elements, as doubles. Everything except the moments is already counted.
 template <class V>
 struct Tail {
   double values[V::kGroup];
@@ -83,7 +81,7 @@ TDCORE_INLINE void add_tail(const Tail<V>& tail, double pivot, BlockSums& sums, 
 
 // ---- a block in a chunk ---------------------------------------------------------------------------------
 
-/// Mean of a block whose sum left float64's range (values around 1e308).
+/// Mean of a block whose sum exceeds float64's range (values around 1e308).
 template <class E>
 TDCORE_NOINLINE double scaled_mean(const u8* data, u64 elements, double finite) noexcept {
   double mean = 0;
@@ -101,7 +99,7 @@ TDCORE_INLINE void run_pass(const u8* data, u64 groups, double pivot, u8* expone
              : sum_pass<V, E, Pass, true>(data, groups, pivot, exponents, ahead, sums);
 }
 
-/// The cheapest pass that a block with these sums can do with. `sums` are of a pass with `tried` care.
+/// The cheapest pass that is sufficient for a block. `sums` are the result of a pass with care `tried`.
 template <class E>
 TDCORE_INLINE Care care_for(const BlockSums& sums, Care tried) noexcept {
   if (tried == Care::kNone && !is_finite(sums.d2)) {
@@ -114,8 +112,8 @@ TDCORE_INLINE Care care_for(const BlockSums& sums, Care tried) noexcept {
   return sums.non_finite != 0 || !is_finite(sums.d2) ? Care::kMasked : Care::kNone;
 }
 
-/// Sums of a block's groups around `pivot`, first with the care that the block before needed, then with more
-/// if that does not do.
+/// Sums of a block's groups around `pivot`, first with the care that the previous block needed, then with
+/// more care if necessary.
 template <class V, class E>
 TDCORE_INLINE void sum_groups(ChunkState& state, const u8* data, u64 groups, double pivot, u8* exponents,
                               const u8* ahead, BlockSums& sums) noexcept {
@@ -197,8 +195,8 @@ TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double a
   state.finite += finite;
 }
 
-/// Zeros and subnormals of a block's groups; its exponent bytes, already in place, become pending. Returns
-/// its smallest |x|, or Inf if that cannot matter.
+/// Counts zeros and subnormals of a block's groups, and adds its exponent bytes to the pending ones. Returns
+/// the smallest |x|, or Inf if it cannot change the result.
 template <class V, class E>
 TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups, const BlockSums& sums,
                                   PendingExponents& pending) noexcept {

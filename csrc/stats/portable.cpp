@@ -129,7 +129,7 @@ struct Portable {
   }
   static int highest8(B a) noexcept { return 255 - lowest8(~a); }
 
-  static constexpr bool kLookUp = false;  // no table look-up that both compilers offer
+  static constexpr bool kLookUp = false;  // no table look-up exists in both compilers
 
   template <class E>
   static B exponents(E, const u8*, const F (&x)[4]) noexcept {
@@ -159,7 +159,7 @@ struct Portable {
       x[i] = as<F>(halves(at + 8 * i) << 16);
     }
   }
-  /// Integer arithmetic and one exact subtraction: does not depend on the machine's treatment of subnormals.
+  /// By integer arithmetic and one exact subtraction, independent of the machine's treatment of subnormals.
   static void load4(F16Element, const u8* at, F (&x)[4]) noexcept {
     for (u64 i = 0; i < 4; ++i) {
       const I half = halves(at + 8 * i);

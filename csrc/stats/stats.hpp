@@ -1,14 +1,15 @@
-// stats.hpp: TensorStats, what one pass over a tensor yields, and how two of them combine.
+// stats.hpp: TensorStats, the result of one pass over a tensor, and the merge of two results.
 //
-// Mergeable: merge(stats(a), stats(b)) describes a and b together, so chunks, parts, shards, ranks
-// and steps combine. Everything below the counts is over finite values only; NaN and Inf are
-// counted separately, so the caller can propagate NaN like NumPy (nan_count > 0) or not.
-// Results do not depend on the number of threads: the input is cut into fixed chunks that are
-// merged in order.
-// Ranges: square_sum and m2 become +Inf where squares leave the range of float64 (|x| > 1e154), and lose
-// digits where squares become subnormal there (|x| < 1e-146). Threads: pure functions; reduce()
-// (stats/cpu.hpp) may start helper threads and joins them. Plain code without host-only headers: the same
-// lines compile for a device.
+// merge(stats(a), stats(b)) describes a and b together, so the statistics of chunks, parts, shards, ranks and
+// steps can be merged. All members after the counts are over finite values only; NaN and Inf are counted
+// separately, so the caller can propagate NaN like NumPy (nan_count > 0) or not. Results do not depend on the
+// number of threads, because the input is split into fixed chunks that are merged in order.
+//
+// Ranges: square_sum and m2 become +Inf if squares exceed the range of float64 (|x| > 1e154), and lose digits
+// if squares become subnormal (|x| < 1e-146).
+//
+// Threads: pure functions; reduce() (stats/cpu.hpp) may start helper threads and joins them. Plain code
+// without host-only headers, so that it also compiles for a device.
 #pragma once
 
 #include "base/fixed_types.hpp"
@@ -26,7 +27,7 @@ struct TensorStats {
   std::uint64_t neg_inf_count;
   std::uint64_t zero_count;       // +0 and -0
   std::uint64_t subnormal_count;  // in the tensor's own dtype, counted on bits (works under FTZ/DAZ)
-  double min;                     // over finite values; NaN when there is none
+  double min;                     // over finite values; NaN if there are none
   double max;
   double mean;
   double m2;  // sum of (x - mean)^2
@@ -50,13 +51,13 @@ TDCORE_HD constexpr TensorStats empty_stats() noexcept {
   return stats;
 }
 
-/// Elements that are neither NaN nor Inf: what min, max, mean, m2 and the sums are over.
+/// Number of elements that are neither NaN nor Inf, over which min, max, mean, m2 and the sums are computed.
 TDCORE_HD constexpr std::uint64_t finite_count(const TensorStats& stats) noexcept {
   return stats.count - stats.nan_count - stats.pos_inf_count - stats.neg_inf_count;
 }
 
 /// Mean and m2 of the union of two sets of na > 0 and nb > 0 values (Chan, Golub, LeVeque 1979).
-/// Written so that the mean stays finite when the difference of the means does not.
+/// The mean stays finite even if the difference of the means overflows.
 TDCORE_HD constexpr TDCORE_ALWAYS_INLINE void merge_moments(double& mean, double& m2, double na,
                                                             double other_mean, double other_m2,
                                                             double nb) noexcept {
@@ -68,8 +69,8 @@ TDCORE_HD constexpr TDCORE_ALWAYS_INLINE void merge_moments(double& mean, double
   mean = safe ? mean + delta * (nb / total) : mean * (na / total) + other_mean * (nb / total);
 }
 
-/// Makes `into` describe its own elements and those of `other`. The order of merges changes the last
-/// bits of mean, m2 and the sums only; counts, min, max and the histogram are exact.
+/// Adds the statistics of `other` to `into`. The order of merges changes only the last bits of mean, m2 and
+/// the sums; counts, min, max and the histogram are exact.
 TDCORE_HD constexpr void merge(TensorStats& into, const TensorStats& other) noexcept {
   const std::uint64_t mine = finite_count(into);
   const std::uint64_t theirs = finite_count(other);

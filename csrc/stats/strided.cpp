@@ -12,9 +12,8 @@
 namespace tdcore {
 namespace {
 
-// On the stack of the thread that reduces; fits the second-level cache. A transpose needs it as large as
-// this: one line of the source should serve as many rows as it has elements, and these rows are together in
-// the block.
+// On the stack of the reducing thread; fits into the second-level cache. A transpose needs this size, because
+// one cache line of the source has elements of several rows, and these rows are in the block together.
 constexpr std::uint64_t kBounceBytes = 256 * 1024;
 
 struct Dimension {
@@ -22,7 +21,8 @@ struct Dimension {
   std::int64_t stride;  // in elements
 };
 
-/// A view without extents of 1 and with neighbouring dimensions joined where memory allows. C order stays.
+/// A view without extents of 1, and with neighboring dimensions joined if their memory is contiguous. The C
+/// order is unchanged.
 struct StridedLayout {
   std::array<Dimension, kMaxDims> dims;
   std::size_t count = 0;
@@ -57,8 +57,8 @@ struct StridedLayout {
   }
 };
 
-/// True when the elements fill their memory without gaps or overlap in some order; then `first` is the
-/// distance in elements from the view's first element to the lowest one.
+/// Whether the elements fill their memory without gaps or overlap, in some order. Then `first` is the
+/// distance in elements from the view's first element to the element with the lowest address.
 bool is_dense(const StridedLayout& layout, std::int64_t& first) noexcept {
   std::array<Dimension, kMaxDims> sorted = layout.dims;
   const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(layout.count);
@@ -91,7 +91,7 @@ T load(const std::byte* at) noexcept {
   return value;
 }
 
-/// `elements` elements `stride` elements apart, to consecutive places.
+/// Copies `elements` elements, at a distance of `stride` elements, to consecutive places.
 template <class T>
 void copy_run(std::byte* to, const std::byte* from, std::uint64_t elements, std::int64_t stride) noexcept {
   if (stride == 1) {
@@ -104,7 +104,8 @@ void copy_run(std::byte* to, const std::byte* from, std::uint64_t elements, std:
   }
 }
 
-/// `rows` <= kTile rows of copy_transposed(). Inlined, so that the usual number is a constant.
+/// Copies `rows` <= kTile rows for copy_transposed(). Inlined, so that the usual number of rows is a
+/// constant.
 template <class T, std::uint64_t kTile>
 inline __attribute__((always_inline)) void copy_strip(std::byte* to, const std::byte* from,
                                                       std::uint64_t rows, std::uint64_t columns,
@@ -127,9 +128,10 @@ inline __attribute__((always_inline)) void copy_strip(std::byte* to, const std::
   }
 }
 
-/// `rows` rows of `columns`; row elements lie `stride` apart, rows follow each other by one element (a
-/// transpose). Square tiles, a line of the source wide, turned in a small buffer: each line is read once and
-/// written once, also where strides are powers of two and lines compete for the same places of the cache.
+/// Copies a transpose: `rows` rows of `columns` elements. The elements of a row have a distance of `stride`,
+/// and rows a distance of one element. Square tiles, one cache line of the source wide, are transposed in a
+/// small buffer, so that each line is read once and written once, even if strides are powers of two and lines
+/// compete for the same cache sets.
 template <class T>
 void copy_transposed(std::byte* to, const std::byte* from, std::uint64_t rows, std::uint64_t columns,
                      std::int64_t stride) noexcept {
@@ -142,7 +144,7 @@ void copy_transposed(std::byte* to, const std::byte* from, std::uint64_t rows, s
   }
 }
 
-/// Walks a view in C order and writes its elements out.
+/// Copies the elements of a view in C order.
 class Gatherer {
  public:
   Gatherer(const StridedLayout& layout, const void* data, std::size_t element_bytes,
@@ -156,7 +158,7 @@ class Gatherer {
     }
   }
 
-  /// A whole number of these elements is gathered best.
+  /// Whether the view is read as a transpose.
   [[nodiscard]] bool transposed() const noexcept {
     return layout_.count >= 2 && layout_.dims[layout_.count - 2].stride == 1;
   }
@@ -201,7 +203,7 @@ class Gatherer {
     }
   }
 
-  /// Moves by `steps` along `axis`, which has that many left, and carries.
+  /// Moves by `steps` along `axis`, which has at least as many left, and carries to the next axis.
   void advance(std::size_t axis, std::uint64_t steps) noexcept {
     index_[axis] += steps;
     at_ += static_cast<std::int64_t>(steps) * layout_.dims[axis].stride * bytes();
@@ -220,7 +222,7 @@ class Gatherer {
   std::array<std::uint64_t, kMaxDims> index_{};
 };
 
-/// Elements to gather at a time: one block, or for a transpose as many as the bounce block takes.
+/// Number of elements to gather at a time: one block, or for a transpose the capacity of the bounce block.
 std::uint64_t piece_elements(const Gatherer& gatherer, std::size_t element_bytes) noexcept {
   const std::uint64_t room = kBounceBytes / element_bytes;
   return gatherer.transposed() ? room : std::min(room, kBlockElements);

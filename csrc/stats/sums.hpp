@@ -1,6 +1,6 @@
 // stats/sums.hpp: sums, extremes and exponent bytes of one block: the passes over the values.
-// Part of stats/kernels.hpp, which says what all of it does; included by it only. Everything is in an unnamed
-// namespace: each instruction set has its own.
+// Part of stats/kernels.hpp, which describes the kernels and is the only file that includes this header.
+// Everything is in an unnamed namespace, so that each instruction set has its own code.
 // Threads: pure functions on the caller's state.
 #pragma once
 
@@ -9,9 +9,9 @@
 namespace tdcore {
 namespace {
 
-/// Over the finite values of a block.
+/// Sums over the finite values of a block.
 struct BlockSums {
-  double d = 0, d2 = 0;  // of x - pivot, and of its square
+  double d = 0, d2 = 0;  // sums of x - pivot, and of its square
   double abs = 0;
   double min = kInfinity, max = -kInfinity;
   u64 non_finite = 0, pos_inf = 0, neg_inf = 0;
@@ -29,7 +29,7 @@ TDCORE_INLINE double total(typename V::D lanes) noexcept {
   return sum;
 }
 
-/// Least of lanes of float or double.
+/// The least of the lanes, float or double.
 template <class V, class T, class Lanes>
 TDCORE_INLINE double least(Lanes lanes) noexcept {
   T values[sizeof(Lanes) / sizeof(T)];
@@ -52,15 +52,16 @@ TDCORE_INLINE double greatest(Lanes lanes) noexcept {
   return static_cast<double>(result);
 }
 
-// Memory must be kept busy while the histogram is counted as well, or the two times add up: the passes over
-// the values ask for half of what comes next, the pass over the exponent bytes for the other half.
+// Memory is also prefetched while the histogram is counted, otherwise the two times would add up: the passes
+// over the values prefetch half of the next part, and the pass over the exponent bytes prefetches the other
+// half.
 constexpr u64 kAheadBytes = 16384;
 
 template <class V, class E>
 constexpr u64 kAheadStep = V::kGroup * sizeof(typename E::Raw) / 2;
 
-/// Asks for the next part of what lies ahead and moves on: once per group of values, once per group of
-/// exponent bytes.
+/// Prefetches the next part and advances. Called once per group of values, and once per group of exponent
+/// bytes.
 template <class V>
 TDCORE_INLINE void look_ahead(const u8*& ahead, u64 step) noexcept {
   for (u64 offset = 0; offset < step; offset += 64) {
@@ -89,7 +90,7 @@ using Counter = typename LaneTypes<V, E::kWide>::Counter;
 template <class V, class E>
 using Lane = typename LaneTypes<V, E::kWide>::Lane;
 template <class E>
-constexpr int kVectors = E::kWide ? 8 : 4;  // of a group
+constexpr int kVectors = E::kWide ? 8 : 4;  // vectors of a group
 
 template <class V, class E>
 TDCORE_INLINE Lanes<V, E> all_lanes(double value) noexcept {
@@ -132,7 +133,7 @@ TDCORE_INLINE u64 total_count(Counter<V, E> count) noexcept {
   }
 }
 
-/// Sums around a pivot; two of each, so that additions need not wait for each other.
+/// Sums around a pivot, two of each kind, so that additions do not wait for each other.
 template <class V, bool kWide>
 struct LaneSums {
   using S = typename LaneTypes<V, kWide>::Lanes;
@@ -165,12 +166,12 @@ TDCORE_INLINE void flush(LaneSums<V, true>& into, const LaneSums<V, false>& sums
   }
 }
 
-/// NaN and Inf of a masked pass.
+/// Counts of NaN and Inf in a masked pass.
 template <class V, class E>
 struct NonFinite {
   Counter<V, E> pos_inf = no_count<V, E>(), neg_inf = pos_inf, finite = pos_inf;
 
-  /// Counts them, and the lanes that are finite.
+  /// Counts NaN and Inf, and returns the finite lanes.
   TDCORE_INLINE auto find(Lanes<V, E> x) noexcept {
     const auto is_finite = V::is_finite(x);
     finite = V::tally(finite, is_finite);
@@ -192,7 +193,7 @@ struct WidenedPass {
   static constexpr bool kWidened = true, kMasked = true;
 };
 
-/// The i-th vector of a group as two vectors of float64. `kept` may be a masked copy of it.
+/// The i-th vector of a group as two float64 vectors. `kept` may be a masked copy of the vector.
 template <class V, class E, bool kMasked>
 TDCORE_INLINE void widen_pair(const u8* data, int i, typename V::F kept, typename V::D (&wide)[2]) noexcept {
   if constexpr (kMasked) {
@@ -209,16 +210,16 @@ TDCORE_INLINE int finite_high(const BlockSums& sums) noexcept {
   return largest > 0 && is_finite(largest) ? exponent_byte(largest) : 0;
 }
 
-/// `groups` groups from `data`; one exponent byte per element to `exponents`. `pivot` is a value of the
-/// lanes. Float32 sums, where the element type takes them, are flushed to float64 every kFlushGroups groups.
-/// Not inlined: needs all registers.
+/// Sums `groups` groups from `data`, and writes one exponent byte per element to `exponents`. `pivot` is a
+/// value of the lanes' type. If the element type is summed in float32, the sums are flushed to float64 every
+/// kFlushGroups groups. Not inlined, because it needs all registers.
 template <class V, class E, class Pass, bool kShifted>
 TDCORE_NOINLINE void sum_pass(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
                               BlockSums& sums) noexcept {
   constexpr bool kFloatSums = E::kFloatSums && !Pass::kWidened;
   const auto k = all_lanes<V, E>(pivot);
   const auto sum_pivot = V::set1(static_cast<typename LaneTypes<V, !kFloatSums>::Lane>(pivot));
-  const auto hidden = all_lanes<V, E>(__builtin_nan(""));  // min and max pass over it
+  const auto hidden = all_lanes<V, E>(__builtin_nan(""));  // ignored by min and max
   [[maybe_unused]] NonFinite<V, E> special;
   Lanes<V, E> low = all_lanes<V, E>(kInfinity), high = all_lanes<V, E>(-kInfinity);
   typename V::B low_byte = V::set8(255), high_byte = V::zero8();
@@ -275,8 +276,8 @@ TDCORE_NOINLINE void sum_pass(const u8* data, u64 groups, double pivot, u8* expo
     sums.pos_inf = total_count<V, E>(special.pos_inf);
     sums.neg_inf = total_count<V, E>(special.neg_inf);
     sums.non_finite = groups * V::kGroup - total_count<V, E>(special.finite);
-    sums.abs -=
-        static_cast<double>(sums.non_finite) * (pivot < 0 ? -pivot : pivot);  // the pivot replaced them
+    sums.abs -= static_cast<double>(sums.non_finite) *
+                (pivot < 0 ? -pivot : pivot);  // the pivot has replaced these values
     sums.high = finite_high(sums);
   } else {
     sums.pos_inf = sums.neg_inf = sums.non_finite = 0;
@@ -292,7 +293,7 @@ TDCORE_INLINE void each_vector(const u8* data, u64 groups, Function function) no
   }
 }
 
-/// Smallest |x| of a block, NaN aside. Only for blocks that may lower the chunk's.
+/// Smallest |x| of a block, without NaN. Only for blocks that may lower the minimum of the chunk.
 template <class V, class E>
 TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
   Lanes<V, E> low = all_lanes<V, E>(kInfinity);
@@ -300,8 +301,8 @@ TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
   return least<V, Lane<V, E>>(low);
 }
 
-/// Zeros, +0 and -0. Needs subnormals not to be taken for zeros (DefaultFloatMode). Only for blocks that may
-/// have some.
+/// Number of zeros, +0 and -0. Needs a DefaultFloatMode, in which subnormals are not zeros. Only for blocks
+/// that may contain zeros.
 template <class V, class E>
 TDCORE_NOINLINE u64 count_zeros(const u8* data, u64 groups) noexcept {
   Counter<V, E> count = no_count<V, E>();
@@ -310,7 +311,7 @@ TDCORE_NOINLINE u64 count_zeros(const u8* data, u64 groups) noexcept {
   return total_count<V, E>(count);
 }
 
-/// Values of |x| below the smallest normal float64.
+/// Number of values with |x| below the smallest normal float64.
 template <class V, class E>
 TDCORE_NOINLINE u64 count_below_normal(const u8* data, u64 groups) noexcept {
   Counter<V, E> count = no_count<V, E>();

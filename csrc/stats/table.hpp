@@ -1,7 +1,7 @@
-// stats/table.hpp: what the per-instruction-set units (portable, avx2, avx512) give to
-// stats/cpu.cpp. Those units are compiled with flags of their own: nothing that they instantiate may have
-// external linkage except the functions below, or the linker could give another unit their code.
-// Threads: a ChunkState belongs to one thread; tables are constant.
+// stats/table.hpp: the interface between stats/cpu.cpp and the translation units of the instruction sets
+// (portable, avx2, avx512). These units are compiled with their own flags. Therefore only the functions below
+// may have external linkage; otherwise the linker could use the code of one unit in another. Threads: a
+// ChunkState belongs to one thread; tables are constant.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ namespace tdcore {
 /// Elements that are reduced together while they are in the first-level cache. Results depend on it.
 inline constexpr std::uint64_t kBlockElements = 2048;
 
-/// How a block must be summed: NaN and Inf masked out, and in float64 throughout (for extremes).
+/// Method to sum a block: fast, with NaN and Inf masked out, or masked and in float64 (for extreme values).
 enum class Care : std::uint8_t { kNone, kMasked, kWidened };
 
-/// Where the statistics of a chunk are gathered while it is fed.
+/// Statistics of a chunk while its elements are added.
 struct ChunkState {
-  TensorStats& stats;       // of what was fed so far; the caller's, empty_stats() to begin with
+  TensorStats& stats;       // of the elements so far; owned by the caller, empty_stats() at the start
   double finite = 0;        // finite elements so far
-  double pivot = 0;         // subtracted before squaring: 0, or the mean of the block before if that is large
-  Care care = Care::kNone;  // what the last block needed: tried first for the next
+  double pivot = 0;         // subtracted before squaring: 0, or the mean of the previous block if it is large
+  Care care = Care::kNone;  // care of the last block, tried first for the next block
 };
 
-/// Adds `elements` elements to `state`. All feeds of a chunk but the last are multiples of kBlockElements.
-/// With a destination the bytes are copied there too, by non-temporal stores if `stream`;
-/// the caller fences (KernelTable::fence).
+/// Adds `elements` elements to `state`: a multiple of kBlockElements, except in the last call for a chunk.
+/// With a destination the bytes are also copied, by non-temporal stores if `stream`; then the caller must
+/// fence (KernelTable::fence).
 using FeedFunction = void (*)(ChunkState& state, const void* source, void* destination,
                               std::uint64_t elements, bool stream) noexcept;
 
@@ -41,7 +41,7 @@ struct KernelTable {
   void (*fence)() noexcept;
 };
 
-/// nullptr when not compiled in; whether the machine can run it is the caller's question.
+/// nullptr if the kernels are not compiled in. The caller checks whether the machine can run them.
 const KernelTable* portable_kernels() noexcept;
 const KernelTable* avx2_kernels() noexcept;
 const KernelTable* avx512_kernels() noexcept;

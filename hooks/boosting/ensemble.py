@@ -1,4 +1,4 @@
-"""Ensemble: a model of gradient boosting as the recorder of rounds reads it. Threads: the training thread."""
+"""Ensemble: the interface of a gradient boosting model for RoundRecorder. Threads: the training thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 class UnavailableError(Exception):
-    """A model does not have the requested values. The message is a sentence for the notes of the run."""
+    """Raised if a model does not have the requested values. The message is stored in the notes of the run."""
 
 
 class EvaluationScore(NamedTuple):
@@ -32,7 +32,7 @@ class EvaluationScore(NamedTuple):
 
 
 class Ensemble(Protocol):
-    """A model after a round. No method changes the model. Each may raise UnavailableError."""
+    """A model after a round. No method changes the model. Each method may raise UnavailableError."""
 
     @property
     def features(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""BoostingHook: captures a training of gradient boosting. XGBoost's and LightGBM's hooks are made of it.
+"""BoostingHook: base class of the hooks for XGBoost and LightGBM.
 
 A round of boosting is one step, in the mode TRAIN unless set_mode() was called. The library calls the hook
 after each round. A round that saves nothing costs the count of the step. All values are read from the model
@@ -44,7 +44,7 @@ _NEEDS = {
 
 
 class BoostingHook(FromConfiguration, BaseHook):
-    """Captures a training of gradient boosting. Users create the Hook of tdcore.hooks.xgboost or .lightgbm.
+    """Hook for gradient boosting. Users create the Hook of tdcore.hooks.xgboost or tdcore.hooks.lightgbm.
 
     Args:
         out_dir: Local folder or URL of the run. An existing run gets a new attempt.
@@ -57,7 +57,7 @@ class BoostingHook(FromConfiguration, BaseHook):
         include_collections: Names of the collections that are saved. "losses" and "metrics" are always saved.
         save_all: Save all values, including SHAP values if there is train_data.
         include_workers: Workers that capture: "one" (rank 0), "all", or a list of ranks.
-        hyperparameters: Hyper-parameters to record. None: those that the model reports.
+        hyperparameters: Hyper-parameters to record. None: the hyper-parameters that the model reports.
         train_data: Data for SHAP values.
         validation_data: Data for predictions and labels. None: train_data.
         ring: Size of the ring buffer.
@@ -106,7 +106,7 @@ class BoostingHook(FromConfiguration, BaseHook):
             save_all=save_all,
             include_workers=include_workers,
         )
-        self._stop = False  # a stop request is to end the training
+        self._stop = False  # whether a stop request ends the training
         self._user_on_stop = on_stop
         rank, world_size = self._rank_and_world_size()
         self._world_size = world_size
@@ -122,7 +122,8 @@ class BoostingHook(FromConfiguration, BaseHook):
             ring=ring,
             flusher=flusher,
             close_timeout=close_timeout,
-            # The other workers of a job would wait for one that ends its training, so there it raises.
+            # In a job, the other workers would wait for a worker that ends its training early. There a stop
+            # request calls on_stop, or raises StopTraining.
             on_stop=self._on_stop if world_size == 1 else on_stop,
             rules=rules,
         )
@@ -145,7 +146,7 @@ class BoostingHook(FromConfiguration, BaseHook):
 
     @property
     def validation_data(self) -> Any:
-        """Data for predictions and labels; None: those of train_data."""
+        """Data for predictions and labels; None: train_data."""
         return self._validation_data
 
     @validation_data.setter
@@ -172,7 +173,7 @@ class BoostingHook(FromConfiguration, BaseHook):
 
     @staticmethod
     def _checked_data(name: str, data: Any) -> Any:
-        """The data of the user. Raises ConfigError for data that the library cannot read."""
+        """Return the data of the user. Raises ConfigError for data that the library cannot read."""
         raise NotImplementedError
 
     def _after_round(
@@ -214,7 +215,7 @@ class BoostingHook(FromConfiguration, BaseHook):
             train = validation = None
             self._note(
                 "predictions, labels and SHAP values are not recorded in a job of several workers: the "
-                "library communicates with the other workers while it computes them"
+                "library communicates with the other workers while it computes these values"
             )
         for prefix, ensemble in ensembles().items():
             self._rounds.model(
@@ -244,17 +245,17 @@ class BoostingHook(FromConfiguration, BaseHook):
         yield from (each for each in others if not each.startswith(_NO_LOSS))
 
 
-_NO_LOSS = f"collection {CollectionKeys.LOSSES!r}: no loss"  # a training without evaluation sets has none
+_NO_LOSS = f"collection {CollectionKeys.LOSSES!r}: no loss"  # trainings without evaluation sets have none
 _SCORES = frozenset({CollectionKeys.LOSSES, CollectionKeys.METRICS, CollectionKeys.SCALARS})
 
 
 def _only_scores(plan: Plan) -> bool:
-    """Whether the plan has no collection that may take values of a model."""
+    """Whether the plan selects only scores, and no values of a model."""
     return all(collection.name in _SCORES and not collection.is_filled for collection in plan.collections)
 
 
 def check_pair(name: str, data: Any) -> tuple[Any, Any]:
-    """A pair (features, labels). Raises ConfigError for other data."""
+    """Return a pair (features, labels). Raises ConfigError for other data."""
     if not isinstance(data, (tuple, list)) or len(data) != 2 or any(isinstance(x, str) for x in data):
         raise ConfigError(
             f"{name} must be data of the library or a pair (features, labels) of arrays, "
@@ -264,7 +265,7 @@ def check_pair(name: str, data: Any) -> tuple[Any, Any]:
 
 
 def _closed_hook(cls: type[BoostingHook], config: HookConfig) -> BoostingHook:
-    """Return a closed hook, which captures nothing. A pickled hook becomes this in another process."""
+    """Return a closed hook, which captures nothing. Unpickling a hook returns such a hook."""
     hook = cls.from_config(dataclasses.replace(config, dry_run=True))
     hook.close()
     return hook

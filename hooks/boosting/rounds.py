@@ -1,7 +1,7 @@
-"""RoundRecorder: records the values of one saved round of boosting.
+"""RoundRecorder: capture of the values of one saved round of boosting.
 
-A value is computed only if a collection that is saved in this round takes its name. Names are those of the
-older library; a fold of a cross validation adds the prefix "fold_<number>/". Threads: the training thread.
+A value is computed only if a collection that is saved in this round selects its name. The tensor names are
+those of smdebug; a fold of a cross validation adds the prefix "fold_<number>/". Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TREE_NAMES = (*COLUMNS, CATEGORY, *FURTHER_COLUMNS)
 
 
 class RoundRecorder:
-    """Records the values of saved rounds.
+    """Recorder of the values of saved rounds.
 
     Args:
         recorder: Recorder of the hook.
@@ -67,12 +67,12 @@ class RoundRecorder:
         """Record the values of one model.
 
         Args:
-            plan: Of the round.
+            plan: Plan of the round.
             ensemble: The model.
             prefix: First part of all names.
-            given: Hyper-parameters of the user; None: those of the model.
-            train_data: Data for SHAP values; None: there are none.
-            validation_data: Data for predictions and labels; None: there are none.
+            given: Hyper-parameters of the user; None: the hyper-parameters of the model.
+            train_data: Data for SHAP values; None: SHAP values are not recorded.
+            validation_data: Data for predictions and labels; None: neither is recorded.
         """
         self._part("hyperparameters", self._settings, plan, ensemble, prefix, given)
         self._part("feature importance", self._importance, plan, ensemble, prefix)
@@ -165,7 +165,7 @@ class RoundRecorder:
     def _record(
         self, plan: Plan, names: Sequence[str], values: Sequence[Any], kind: TensorKind = TensorKind.CUSTOM
     ) -> None:
-        """Record the values whose names the plan takes, in one native call."""
+        """Record the values whose names the plan selects, in one native call."""
         arrays, specs = [], []
         for name, value in zip(names, values, strict=True):
             spec = plan.spec(name, kind)

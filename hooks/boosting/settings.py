@@ -1,4 +1,7 @@
-"""Hyper-parameters of a model: numbers become tensors, everything else a note. Pure functions, any thread."""
+"""Hyper-parameters of a model: numbers are recorded as tensors, other values as notes.
+
+Pure functions; any thread.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ __all__ = ["as_number", "flattened", "split_settings"]
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """(numbers, texts) by name. True and False are the numbers 1 and 0; None is left out."""
+    """Return (numbers, texts) by name. True and False become the numbers 1 and 0; None is left out."""
     numbers: dict[str, float] = {}
     texts: dict[str, str] = {}
     for name, value in settings.items():
@@ -23,7 +26,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, float], dict[
 
 
 def as_number(value: Any) -> float | None:
-    """The value as a float; None if it is not a number. Text that a library prints for a number counts."""
+    """Return the value as a float; None if it is not a number. The text of a number counts as a number."""
     if isinstance(value, str) and not value[:1].strip("+-.0123456789") and value:
         try:
             return float(value)
@@ -39,7 +42,7 @@ def as_number(value: Any) -> float | None:
 
 
 def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of a nested mapping by their own names; of leaves with equal names the first one."""
+    """Return the leaves of a nested mapping by their own names; the first leaf if names are equal."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

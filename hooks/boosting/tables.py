@@ -6,8 +6,8 @@
 | Node, ID | int64 | number of the node within its tree |
 | Feature | int64 | column of the feature; -1 at a leaf |
 | Split | float64 | threshold; NaN at a leaf and at a split by categories |
-| Yes, No, Missing | float64 | node that follows; NaN at a leaf |
-| Gain | float64 | gain of the split; the value of the leaf at a leaf |
+| Yes, No, Missing | float64 | next node; NaN at a leaf |
+| Gain | float64 | gain of the split; at a leaf, its value |
 | Cover | float64 | sum of Hessians |
 | Category | int64 | rows (row of the table, category) of the splits by categories |
 | Value | float64 | value of the node; LightGBM only |
@@ -39,11 +39,11 @@ COLUMNS = {
     "Cover": np.float64,
 }
 FURTHER_COLUMNS = {"Value": np.float64, "Count": np.int64}
-CATEGORY = "Category"  # two columns; other rows than the other columns
+CATEGORY = "Category"  # array with two columns, and with its own number of rows
 
 
 def joined(tables: Iterable[Mapping[str, Array]], columns: Sequence[str]) -> dict[str, Array]:
-    """The tables of several trees as one table, in order. Category rows are counted from its first row."""
+    """Join the tables of several trees, in order. Category rows refer to rows of the joined table."""
     parts = list(tables)
     if not parts:
         return {}

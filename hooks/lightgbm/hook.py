@@ -1,4 +1,4 @@
-"""Hook: captures a training of LightGBM.
+"""Hook: capture of LightGBM trainings.
 
     hook = Hook("runs/demo", include_collections=["feature_importance", "trees"], validation_data=(x, y))
     lightgbm.train(params, train_set, valid_sets=[train_set, valid_set], callbacks=[hook])
@@ -31,13 +31,13 @@ _ORDER = 25  # record_evaluation() has 20, early_stopping() has 30
 
 
 class Hook(BoostingHook):
-    """Captures trainings of LightGBM. The arguments are those of BoostingHook."""
+    """Hook for LightGBM. Its arguments are the arguments of BoostingHook."""
 
     framework = "lightgbm"
     before_iteration = False  # read by LightGBM
 
     def __init__(self, out_dir: str | os.PathLike[str], *arguments: Any, **options: Any) -> None:
-        self.order = _ORDER  # read by LightGBM, which stores a default in objects without it
+        self.order = _ORDER  # read by LightGBM; an object without `order` gets a default
         BoostingHook.__init__(self, out_dir, *arguments, **options)
 
     @staticmethod
@@ -52,8 +52,8 @@ class Hook(BoostingHook):
             return check_pair(name, data)
         if data.data is None or isinstance(data.data, (str, os.PathLike)):
             raise ConfigError(
-                f"{name}: the Dataset does not hold its data; create it from arrays, with "
-                "free_raw_data=False, or give the pair (features, labels)"
+                f"{name}: the Dataset does not hold its data; create it from arrays with "
+                "free_raw_data=False, or pass a pair (features, labels)"
             )
         return data.data, data.label
 
@@ -81,7 +81,10 @@ def get_hook(
 
 
 def _scores(results: Any) -> Iterator[EvaluationScore]:
-    """The metrics of a round: (set, metric, value, larger is better), with a standard deviation in cv()."""
+    """Yield the metrics of a round; in cv() also the standard deviation of each metric over the folds.
+
+    results: Tuples (set, metric, value, larger is better), in cv() with the standard deviation.
+    """
     for data_name, metric, value, larger_is_better, *deviation in results:
         if data_name == "cv_agg":  # in LightGBM before 4.6, the set is part of the metric
             data_name, _, metric = metric.partition(" ")

@@ -1,4 +1,4 @@
-"""BoosterView: reads features, importance, trees, predictions and SHAP values of a lightgbm.Booster.
+"""BoosterView: features, importance, trees, predictions and SHAP values of a lightgbm.Booster.
 
 No method changes the booster. SHAP values come from a copy. Threads: the training thread.
 """
@@ -44,9 +44,10 @@ class BoosterView:
 
     @property
     def _threads(self) -> dict[str, Any]:
-        """The number of threads of the training, which each prediction sets for the whole process.
+        """The training's number of threads, as an argument of predictions.
 
-        With another number the next round would add the losses of the rows in another order.
+        Each prediction sets the number of threads of the whole process. With another number, the next round
+        would add the losses of the rows in another order.
         """
         given = [self._parameters[name] for name in _THREADS if self._parameters.get(name) is not None]
         return {"num_threads": given[0] if given else 0}
@@ -64,7 +65,7 @@ class BoosterView:
         booster = self._booster
         rounds = int(booster.current_iteration())
         known, table = _tables_of.get(booster, (0, None))
-        if "dart" in self._parameters.values() or known > rounds:  # later rounds of dart scale earlier trees
+        if "dart" in self._parameters.values() or known > rounds:  # dart scales earlier trees
             known, table = 0, None
         if known < rounds:
             dump = booster.dump_model(num_iteration=-1, start_iteration=known)
@@ -74,7 +75,7 @@ class BoosterView:
         return table or {}
 
     def labels(self, data: Any) -> Array:
-        """The second part of the pair."""
+        """The labels of a pair (features, labels)."""
         if data[1] is None:
             raise UnavailableError("labels: validation_data has no labels")
         return np.asarray(data[1])
@@ -85,8 +86,8 @@ class BoosterView:
 
     def shap(self, data: Any) -> Array:
         """Booster.predict(pred_contrib=True), with an axis for the classes if there are several."""
-        # A copy, because SHAP values of a booster that trains end the process: LightGBM computes the depth of
-        # trees, which they need, only when it loads a model.
+        # A copy, because LightGBM ends the process if it computes SHAP values of a booster that is being
+        # trained: they need the depth of the trees, which is computed only when a model is loaded.
         loaded = lightgbm.Booster(model_str=self._booster.model_to_string(num_iteration=-1))
         found = loaded.predict(data[0], num_iteration=-1, pred_contrib=True, **self._threads)
         values = np.asarray(found.toarray() if hasattr(found, "toarray") else found)
@@ -107,9 +108,9 @@ def _table(tree: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _rows(tree: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """One row per node: the values of _COLUMNS, and the categories of its split.
+    """Yield one row per node: the values of _COLUMNS, and the categories of its split.
 
-    Splits have their own numbers, from 0. The leaves follow.
+    Nodes are numbered from 0, first the splits, then the leaves.
     """
     number, splits, nan = int(tree["tree_index"]), int(tree["num_leaves"]) - 1, np.nan
 

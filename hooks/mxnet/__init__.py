@@ -1,12 +1,12 @@
 """The hook for MXNet Gluon. `from tdcore.hooks.mxnet import Hook`.
 
-    hook.py              Hook: what a script makes and registers
-    driver.py            which step a forward or an update belongs to, and what is read when
-    block_values.py      captures outputs, inputs, losses, parameters, gradients
-    trainer_updates.py   calls hooks around each update of a gluon.Trainer
-    arrays.py            how arrays get to the ring
+    hook.py              Hook: the class that a script creates
+    driver.py            which step a forward or an update belongs to, and when values are read
+    block_values.py      capture of outputs, inputs, losses, parameters, gradients
+    trainer_updates.py   calls before and after each update of a gluon.Trainer
+    arrays.py            conversion of arrays for the ring
 
-With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else is loaded.
+With TDCORE_DISABLED=1 this package exports the names of hooks/inert.py, and loads nothing else.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How values of MXNet get to the ring: without a copy through DLPack, or as a NumPy array.
+"""Conversion of MXNet's arrays for the ring: through DLPack without a copy, or to a NumPy array.
 
 MXNet computes asynchronously. Reading an array waits until it is computed. Threads: the training thread.
 """
@@ -43,9 +43,9 @@ def is_array(value: object) -> bool:
 
 
 def readable(array: Any) -> Any:
-    """The array in a form that the ring can read. Sparse arrays and those of a GPU are copied.
+    """Return an array in a form that the ring can read. Sparse arrays and arrays of a GPU are copied.
 
-    Any other value is returned as it is.
+    A value that is not an array is returned unchanged.
     """
     if not is_array(array):
         return array
@@ -55,7 +55,7 @@ def readable(array: Any) -> Any:
 
 
 def listed_arrays(value: Any) -> Iterator[Any]:
-    """The arrays in nested lists and tuples, in order."""
+    """Yield the arrays in nested lists and tuples, in order."""
     if isinstance(value, (list, tuple)):
         for each in value:
             yield from listed_arrays(each)

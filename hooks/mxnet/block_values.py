@@ -1,4 +1,4 @@
-"""BlockValues: captures parameters, gradients, inputs, outputs and losses of blocks.
+"""BlockValues: capture of parameters, gradients, inputs, outputs and losses of blocks.
 
 Each method reads its values when it is called and keeps no reference. Threads: the training thread.
 """
@@ -21,10 +21,10 @@ __all__ = ["BlockValues"]
 
 
 class BlockValues:
-    """Captures values of blocks in the current step.
+    """Capture of values of blocks in the current step.
 
     Args:
-        recorder: The way to the ring.
+        recorder: Passes values to the ring.
         now: The current step.
     """
 
@@ -50,7 +50,7 @@ class BlockValues:
         return later
 
     def gradients(self, parameters: Iterable[Any], plan: Plan) -> None:
-        """Capture gradients, as the trainer will use them."""
+        """Capture gradients before the trainer uses them."""
         by_call: dict[int, list[tuple[Any, TensorSpec, int]]] = {}  # a step may have several updates
         for parameter in parameters:
             name = f"gradient/{parameter.name}"
@@ -67,7 +67,7 @@ class BlockValues:
             self._recorder.capture(list(values), CaptureSpec(specs).with_reasons(reasons), call=call)
 
     def learning_rate(self, trainer: Any, number: int, plan: Plan) -> None:
-        """Capture the learning rate of a trainer. number: of the trainer, from 0 on."""
+        """Capture the learning rate of a trainer. number: number of the trainer, from 0."""
         name = f"optimizer{f'_{number}' if number else ''}/group_0/lr"
         spec = plan.spec(name, TensorKind.HYPERPARAMETER)
         if spec is not None:
@@ -88,7 +88,7 @@ class BlockValues:
         self._capture(values, specs, self._now.next_call(f"{block.name}_{word}") if values else 0)
 
     def loss(self, block: Any, value: Any, plan: Plan) -> None:
-        """Capture a loss, and its mean over the samples if it is not one number."""
+        """Capture a loss, and its mean over the samples if the loss has several values."""
         self.of_block(block, TensorKind.LOSS, value, plan)
         for array in listed_arrays(value):
             name = f"{block.name}_mean"

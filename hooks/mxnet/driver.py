@@ -1,7 +1,7 @@
-"""BlockDriver: decides which step a forward or an update belongs to, and reads each value when it is due.
+"""BlockDriver: the steps of the MXNet hook, and the times at which values are read.
 
-Only a pre-hook of each registered block is attached all the time. In a step that saves, hooks of all blocks
-inside are attached, and removed when the step ends. Threads: the training thread.
+Between saved steps, only the registered blocks have a forward pre-hook. In a saved step, forward hooks are
+attached to all blocks inside, and removed when the step ends. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRAINING = (_TRAIN, _GLOBAL)
 
 
 class _RootPreHook:
-    """Begins steps. It keeps the hook alive, so that a script need not keep it."""
+    """Forward pre-hook that begins steps. It keeps the hook alive, so a script need not store the hook."""
 
     def __init__(self, driver: BlockDriver) -> None:
         self.driver = driver
@@ -41,7 +41,7 @@ class _RootPreHook:
 
 
 class _PartPreHook:
-    """Begins training steps of a block that is trained through another method than forward."""
+    """Forward pre-hook that begins training steps of a root whose own forward is not called."""
 
     def __init__(self, driver: BlockDriver) -> None:
         self._driver = weakref.ref(driver)
@@ -61,10 +61,10 @@ class BlockDriver(BaseHook):
         self._roots: list[tuple[weakref.ref[Any], Any]] = []  # block, handle of its pre-hook
         self._parts: list[Any] = []  # handles of the pre-hooks of blocks inside, see _enter_by_parts()
         self._losses: list[weakref.ref[Any]] = []
-        self._attached: list[Any] = []  # handles of the hooks of a step that saves
-        self._trains = False  # a training step has begun, and no training forward has followed its update
-        self._updated = False  # it has had an update
-        self._left: SuspendedStep | None = None  # that step, while steps of other modes run
+        self._attached: list[Any] = []  # handles of the hooks of a saved step
+        self._trains = False  # a training step has begun in this run
+        self._updated = False  # the training step has had an update
+        self._left: SuspendedStep | None = None  # the training step, while steps of other modes run
         self._weights_of = -1  # the step whose weights were read
         self._unread: list[Any] = []  # parameters without values before their first forward
         self._owned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -79,7 +79,7 @@ class BlockDriver(BaseHook):
         listen(self)
 
     def _take_over(self, block: Any) -> None:
-        """Close the earlier hook of this block: a block has one hook."""
+        """Close an earlier hook that captures this block, because a block has only one hook."""
         for other in list(LIVE_HOOKS):
             if other is self or not isinstance(other, BlockDriver) or other._off:
                 continue
@@ -94,9 +94,9 @@ class BlockDriver(BaseHook):
     # Steps ------------------------------------------------------------------------------------------------
 
     def _on_forward(self, inputs: Any) -> None:
-        """Called before each forward of a registered block."""
+        """Handle the start of each forward of a registered block."""
         if self._off or "steps" in self._faults or not any(map(is_array, listed_arrays(inputs))):
-            return  # closed, failed, or a graph is made of the block
+            return  # closed, failed, or the block is being traced to a graph
         if self._control_changed():
             self._check_control_guarded()
         start = perf_counter_ns()
@@ -136,7 +136,7 @@ class BlockDriver(BaseHook):
         return self._clock.last if left is None or self._updated else left.step_id.step - 1
 
     def _before_forward(self, plan: Plan) -> None:
-        """Read the weights of the step, once, and attach its hooks."""
+        """Read the weights once per step, and attach the hooks of the step."""
         roots = [root for reference, _ in self._roots if (root := reference()) is not None]
         step = self._clock.now.step
         if self._weights_of != step:
@@ -159,7 +159,7 @@ class BlockDriver(BaseHook):
                 self._attach(loss, "losses", self._on_loss)
 
     def _attach(self, block: Any, part: str, call: Callable[..., None]) -> None:
-        """Attach a forward hook that raises no error into the training."""
+        """Attach a forward hook that never raises an error into the training."""
 
         def guarded(block: Any, inputs: Any, outputs: Any) -> None:
             plan = None if self._off or part in self._faults else self._clock.plan
@@ -175,7 +175,8 @@ class BlockDriver(BaseHook):
         self._read.of_block(block, TensorKind.INPUT, inputs, plan)
         self._read.of_block(block, TensorKind.OUTPUT, outputs, plan)
         if self._unread and any(reference() is block for reference, _ in self._roots):
-            # Moving statistics have changed in this forward. Those of other roots may have no values yet.
+            # Moving statistics have changed in this forward, so they are not read. Parameters of other
+            # roots may have no values yet.
             unread = [each for each in self._unread if each.grad_req != "null"]
             self._unread = self._read.parameters(unread, plan)
 
@@ -183,7 +184,7 @@ class BlockDriver(BaseHook):
         self._read.loss(block, outputs, plan)
 
     def _note_hybridized(self, root: Any, plan: Plan) -> None:
-        """Note that blocks inside of a hybridized block are not called one by one."""
+        """Note that MXNet does not call the blocks inside a hybridized block one by one."""
         inside: list[Any] = []
         root.apply(lambda block: inside.append(block) if getattr(block, "_active", False) else None)
         if inside and (plan.may_take(TensorKind.OUTPUT) or plan.may_take(TensorKind.INPUT)):
@@ -195,11 +196,11 @@ class BlockDriver(BaseHook):
     # Updates ----------------------------------------------------------------------------------------------
 
     def before_update(self, trainer: Any) -> None:
-        """Called by trainer_updates.py: gradients are final."""
+        """Handle the start of an update, when gradients are final. Called by trainer_updates.py."""
         self._guarded("updates", self._before_update, trainer)
 
     def after_update(self, trainer: Any) -> None:
-        """Called by trainer_updates.py: the weights have changed."""
+        """Handle the end of an update, when the weights have changed. Called by trainer_updates.py."""
         self._guarded("updates", self._after_update, trainer)
 
     def _before_update(self, trainer: Any) -> None:
@@ -226,8 +227,8 @@ class BlockDriver(BaseHook):
             if root is None:
                 continue
             self._note(
-                f"the first step of {root.name} is not captured, because it is trained through another "
-                "method than forward. Its following steps begin with the first block inside that is called"
+                f"the first step of {root.name} is not captured, because this block is trained by another "
+                "method than forward. Its later steps begin when the first block inside is called"
             )
             pre_hook = _PartPreHook(self)
             root.apply(lambda block, call=pre_hook: self._parts.append(block.register_forward_pre_hook(call)))
@@ -247,7 +248,7 @@ class BlockDriver(BaseHook):
         return own
 
     def _number_of(self, trainer: Any) -> int:
-        """Number of a trainer, from 0 on."""
+        """Return the number of a trainer, from 0."""
         for number, known in enumerate(self._trainers):
             if known() is trainer:
                 return number
@@ -261,7 +262,7 @@ class BlockDriver(BaseHook):
             self._detach_step()
 
     def _detach_step(self) -> None:
-        """Remove the hooks of a step that saves."""
+        """Remove the hooks of a saved step."""
         attached, self._attached, self._unread = self._attached, [], []
         for handle in attached:
             handle.detach()

@@ -1,4 +1,4 @@
-"""Hook: captures the training of MXNet Gluon blocks.
+"""Hook: capture of trainings with MXNet Gluon.
 
     hook = Hook("runs/demo", save_config=SaveConfig(save_interval=10), include_collections=["gradients"])
     hook.register_block(net)           # trainers are found by their parameters
@@ -40,7 +40,7 @@ __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 
 class Hook(FromConfiguration, BlockDriver):
-    """Captures the training of Gluon blocks.
+    """Hook for MXNet Gluon: captures the training of blocks.
 
     The hook never changes the training: errors of tdcore are logged, and only StopTraining is raised into the
     training, at the forward that would begin the next step.
@@ -114,7 +114,7 @@ class Hook(FromConfiguration, BlockDriver):
     def register_block(self, block: Any) -> None:
         """Capture a block. Any number of blocks may be registered, and a block may be hybridized.
 
-        A loss (gluon.loss.Loss) is registered as with register_loss(), as in the older library.
+        A loss (gluon.loss.Loss) is registered as by register_loss(), as in smdebug.
 
         Raises:
             ConfigError: The argument is not a gluon.Block.
@@ -163,7 +163,7 @@ class Hook(FromConfiguration, BlockDriver):
 
 def _check(value: object, where: str, wanted: type, what: str) -> None:
     if not isinstance(value, wanted):
-        raise ConfigError(f"{where} takes {what}; got {type(value).__name__}")
+        raise ConfigError(f"{where} needs {what}; got {type(value).__name__}")
 
 
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
@@ -178,7 +178,7 @@ def get_hook(
 
     Args:
         json_config_path: File with the configuration of a new hook. None: the path in TDCORE_CONFIG or
-            SMDEBUG_CONFIG_FILE_PATH, or the path of the older service.
+            SMDEBUG_CONFIG_FILE_PATH, or smdebug's default path.
         create_if_not_exists: If there is no current hook, create one from that configuration. Without a
             configuration the result is None, nothing is recorded, and a warning is logged.
 

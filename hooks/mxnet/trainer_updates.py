@@ -1,8 +1,8 @@
-"""Calls hooks around each update of a gluon.Trainer.
+"""Calls of hooks before and after each update of a gluon.Trainer.
 
-While a hook listens, the class gluon.Trainer has another `_update`, the method that step() and update() call
-when gradients are final. Trainer objects are not changed, so their copies and checkpoints are as without a
-hook. Threads: the training thread.
+While a hook is registered here, `_update` of the class gluon.Trainer is replaced. step() and update() call
+this method when gradients are final. Trainer objects are not changed, so their copies and checkpoints are the
+same as without a hook. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class UpdateListener(Protocol):
     """Object that is called before and after each update of any trainer. Its methods must not raise."""
 
     def before_update(self, trainer: Any) -> None:
-        """Called when gradients are final."""
+        """Handle the start of an update, when gradients are final."""
 
     def after_update(self, trainer: Any) -> None:
-        """Called when the weights have changed."""
+        """Handle the end of an update, when the weights have changed."""
 
 
 _listeners: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -42,14 +42,14 @@ def _update(trainer: Any, *args: Any, **options: Any) -> Any:
 
 
 def listen(listener: UpdateListener) -> None:
-    """Call the listener around updates. It is not kept alive."""
+    """Call the listener before and after each update. The listener is not kept alive."""
     _listeners.add(listener)
     if gluon.Trainer._update is _original:
         gluon.Trainer._update = _update
 
 
 def unlisten(listener: UpdateListener) -> None:
-    """No longer call the listener. After the last one, gluon.Trainer is as before."""
+    """Stop calling the listener. Without listeners, gluon.Trainer has its original method."""
     _listeners.discard(listener)
     if not _listeners and gluon.Trainer._update is _update:
         gluon.Trainer._update = _original

@@ -1,18 +1,18 @@
 """The hook for PyTorch. `from tdcore.hooks.pytorch import Hook`.
 
-    hook.py             Hook: what a script makes and registers
+    hook.py             Hook: the class that a script creates
     steps/              which step a forward or an optimizer's step belongs to
     forward/            forward hooks: outputs, inputs, losses, gradients of outputs
     parameters/         weights, gradients, optimizer state, weight updates
     distributed/        rank, local shards, outputs of collectives, replicas
     compile/            torch.compile, torch.export, torch.jit, torch.fx
     model/              structure of a model and names of its tensors
-    auto_attach.py      finds the model of a script under `tdcore run`
+    auto_attach.py      search for the model of a script under `tdcore run`
     takeover.py         one hook per model
     trainer_session.py  shared by the callbacks for Lightning and transformers
 
-Imports go from the top of this list to the bottom (tests/hooks/test_import_direction.py).
-With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else is loaded.
+A module imports only modules that are below it in this list (tests/hooks/test_import_direction.py). With
+TDCORE_DISABLED=1 this package exports the names of hooks/inert.py, and loads nothing else.
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,14 @@
-"""Finds the model, its optimizers and its losses in a script without tdcore, or without a registered model.
+"""Automatic attachment: search for a script's model, optimizers and losses under `tdcore run`.
 
 The root is the first module that is called outside of another module's forward, with gradients enabled, and
 whose parameters an optimizer holds. Wrappers such as DistributedDataParallel and torch.compile are unwrapped.
-Roots of other optimizers (a GAN has several) are searched among all modules at that moment. If the calls of a
-root cannot be observed (a compiled training step), it is found at its optimizer's first step, so its first
+The roots of other optimizers (a GAN has several) are then searched among all modules. If the calls of a root
+cannot be observed (a compiled training step), the root is found at its optimizer's first step, so its first
 step is missed. While the process has no torch.optim optimizer, a module in training mode that a backward has
-reached becomes the root at its next call, so its first step is missed too. The loss is the tensor on which
-the script calls backward(), before the scaling of a GradScaler. Its name is "loss_output_0".
+reached becomes the root at its next call, so its first step is missed too.
+
+The loss is the tensor on which the script calls backward(), before the scaling of a GradScaler. Its name is
+"loss_output_0".
 
 A `MethodProbe` replaces one method of a class and reports the object on which the method is looked up. The
 look-up then returns the method itself, so no function of tdcore is on the stack while the method runs, and
@@ -49,9 +51,9 @@ _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
 class MethodProbe:
-    """Replaces a method of a class; reports each object on which it is looked up, then returns the method.
+    """Descriptor that replaces a method of a class and reports each object on which it is looked up.
 
-    A look-up on the class itself returns the original method.
+    The look-up returns the original method. A look-up on the class itself is not reported.
     """
 
     def __init__(self, owner: type, name: str, on_lookup: Callable[[Any], None]) -> None:
@@ -68,13 +70,13 @@ class MethodProbe:
         return MethodType(self._method, instance)
 
     def close(self) -> None:
-        """Restore the method, unless it was replaced since."""
+        """Restore the method, unless other code has replaced it."""
         if self._owner.__dict__.get(self._name) is self:
             setattr(self._owner, self._name, self._method)
 
 
 class FirstClosureWrapper(ClosureWrapper):
-    """Wraps a closure until a training is found, because the closure's forward may be the first forward."""
+    """Wrapper of a closure until a training is found: the closure's forward may be the first forward."""
 
     def __init__(
         self, attachment: Attachment, optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]
@@ -92,12 +94,12 @@ class FirstClosureWrapper(ClosureWrapper):
 
 
 class Attachment:
-    """Searches for a training and attaches a hook to it, once.
+    """Search for a training, to which one hook is attached.
 
     Args:
-        make_hook: Creates the hook; may raise.
-        inform: Prints a line for the user about an action.
-        warn: Prints a line for the user about a failure.
+        make_hook: Function that creates the hook; may raise.
+        inform: Function that prints a line for the user about an action.
+        warn: Function that prints a line for the user about a failure.
     """
 
     def __init__(
@@ -113,8 +115,8 @@ class Attachment:
         self._stepped: list[weakref.ref[Optimizer]] = []
         self._scalers: list[weakref.ref[Any]] = []
         self._not_called: list[weakref.ref[nn.Module]] = []  # roots of an optimizer that has stepped twice
-        # While there is no optimizer: parameters of called modules, by id; parameters that a backward
-        # reached.
+        # Only while there is no optimizer: parameters of called modules, by id, and parameters that a
+        # backward reached.
         self._uncertain: dict[int, weakref.ref[nn.Parameter]] = {}
         self._reached: dict[int, weakref.ref[nn.Parameter]] = {}
         self._backwards = 0  # number of backwards whose graph was searched
@@ -126,7 +128,7 @@ class Attachment:
         os.register_at_fork(after_in_child=self.close)
 
     def close(self) -> None:
-        """Remove all probes and stop the search. A hook that was created stays."""
+        """Remove all probes and stop the search. A hook that was created is not closed."""
         self.found = True
         self._hook = lambda: None
         self._call.close()
@@ -140,7 +142,7 @@ class Attachment:
     # Called by PyTorch ------------------------------------------------------------------------------------
 
     def _on_call(self, module: nn.Module) -> None:
-        """Called before a module is called, or when its __call__ is read."""
+        """Handle a call of a module, before it begins, or a read of its __call__."""
         try:
             if not self.found and torch.is_grad_enabled() and _at_top(sys._getframe(2)):
                 self._check_root(module)
@@ -148,16 +150,17 @@ class Attachment:
             self._stop_after_error(error)
 
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called before an optimizer steps, while no root is found. Its step may show the root.
+        """Handle an optimizer's step, before it begins, while no root is found. The step may reveal the root.
 
-        Torch iterates over the hooks of optimizers now, so hooks are added or removed at the next backward.
+        Torch iterates over the hooks of optimizers during this call, so hooks are added or removed at the
+        next backward.
         """
         try:
             if self.found:
                 return None
             again = any(known() is optimizer for known in self._stepped)
             self._stepped.append(weakref.ref(optimizer))
-            if again:  # a full step has passed
+            if again:  # the optimizer has made a full step
                 own = {id(one) for one in owned_by(optimizer)}
                 held = {id(one) for other in live_instances(Optimizer) for one in owned_by(other)}
                 roots = _roots_of(own)
@@ -174,7 +177,7 @@ class Attachment:
         return None
 
     def _on_backward(self, root: torch.Tensor) -> None:
-        """Called before a backward starts at this tensor."""
+        """Handle a backward, before it starts at this tensor."""
         hook = self._hook()
         if self._not_called and not self.found:
             self._attach_not_called()
@@ -213,7 +216,7 @@ class Attachment:
         self._attach([root, *_roots_of(others, known_root=root)])
 
     def _reached_by_backward(self, module: nn.Module) -> set[int]:
-        """Store the module's parameters. Return ids of those that backwards reached without an optimizer."""
+        """Store the module's parameters. Return the ids that a backward without an optimizer has reached."""
         if self._has_optimizers or not module.training:
             return set()
         own = {id(one): weakref.ref(one) for one in module.parameters() if one.requires_grad}
@@ -255,7 +258,7 @@ class Attachment:
         own = [hook for hook in list(LIVE_HOOKS) if not hook._off]
         without_module = [hook for hook in own if isinstance(hook, Hook) and not hook._roots]
         if own and not without_module:
-            self._inform("the script has a hook of its own, so `tdcore run` adds none")
+            self._inform("the script has its own hook, so `tdcore run` adds none")
             self.close()
             return
         hook = without_module[0] if without_module else self._make_hook()
@@ -281,7 +284,7 @@ class Attachment:
         if not hook._off:
             self._continue_steps(hook, first)
             attempt = hook._session.attempt if hook._session is not None else 0
-            again = f" (attempt {attempt}; those before it are kept)" if attempt else ""
+            again = f" (attempt {attempt}; earlier attempts are kept)" if attempt else ""
             self._inform(f"recording {', '.join(names)} to {hook.out_dir}{again}")
 
     def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
@@ -317,7 +320,7 @@ class Attachment:
 
 
 def _at_top(frame: FrameType | None) -> bool:
-    """Whether the script makes the call, and not another module's forward or the tracer of torch.compile."""
+    """Whether the script makes the call, and neither another module's forward nor torch.compile's tracer."""
     if frame is not None and frame.f_code.co_name != "__call__" and _of_compiler(frame):
         return False
     if graph_task is not None and graph_task() != -1:
@@ -353,7 +356,7 @@ def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Mo
 
     Args:
         held: Ids of the parameters.
-        known_root: A root that is known already. A module that contains it is not a root.
+        known_root: A root that is already known. A module that contains it is not a root.
     """
     if not held:
         return []
@@ -371,10 +374,10 @@ def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Mo
 
 
 def _unscaled(root: torch.Tensor, scalers: Iterable[weakref.ref[Any]]) -> torch.Tensor:
-    """The loss as the script computed it: GradScaler.scale() multiplies it by a power of two.
+    """The loss as the script computed it, before GradScaler.scale() multiplied it by a power of two.
 
-    Values that autograd has saved are read only if a scaler has scaled something, because with activation
-    checkpointing to read them recomputes the forward.
+    Values that autograd has saved are read only if a scaler has scaled a tensor, because with activation
+    checkpointing reading them recomputes the forward.
     """
     known = (getattr(reference(), "_scale", None) for reference in scalers)
     scales = [scale for scale in known if isinstance(scale, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""Hook: captures a PyTorch training.
+"""Hook: capture of a PyTorch training.
 
     hook = Hook("runs/demo", save_config=SaveConfig(save_interval=10), include_collections=["gradients"])
     hook.register_module(model)        # optimizers are found automatically
@@ -7,13 +7,13 @@
     hook.close()                       # or at the end of the program
 
 A step is the time from one update of the weights to the next (driver.py), unless the script calls step().
-Until set_mode() is called, the mode is that of the running forward: TRAIN, EVAL, or PREDICT. (In the older
-library the mode is GLOBAL then.) In a step that saves nothing, only one forward pre-hook and two optimizer
-hooks run, with some hundred nanoseconds each.
+Until set_mode() is called, the mode is that of the running forward: TRAIN, EVAL, or PREDICT. (In smdebug the
+mode is GLOBAL until set_mode() is called.) In a step that saves nothing, only one forward pre-hook and two
+optimizer hooks run, with some hundred nanoseconds each.
 
 Threads: set-up and close() in the training thread. Replicas may run forward in other threads. The hook never
 changes values, random numbers, grad mode, autocast or versions of tensors, and never keeps the model alive.
-The model keeps the hook alive, so a script need not store the hook; it ends with the model.
+The model keeps the hook alive, so a script need not store the hook. The hook is deleted with the model.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLO
 
 
 class Hook(FromConfiguration, TrainingDriver):
-    """Captures the training of PyTorch models.
+    """Hook for PyTorch: captures the training of models.
 
     Create a hook, register the model, and train. The hook never changes the training: errors of tdcore are
     logged, and only StopTraining is raised into the training.
@@ -92,7 +92,7 @@ class Hook(FromConfiguration, TrainingDriver):
         on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
         clock: Meaning of a step. "update": from one update of the weights to the next (docs/pytorch.md).
-            "forward": one forward of the first registered module, as in the older library.
+            "forward": one forward of the first registered module, as in smdebug.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -136,7 +136,7 @@ class Hook(FromConfiguration, TrainingDriver):
         self._start(config, ring=ring, clock=clock, **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
-        return self  # a model that holds its hook can be copied; the copy is not hooked
+        return self  # a model that holds its hook can be copied; the copy is not captured
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _closed_hook, (self.config,)
@@ -152,9 +152,10 @@ class Hook(FromConfiguration, TrainingDriver):
     # Registration -----------------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Capture a model. Any number of models may be registered, in any order; root.py has their names.
+        """Capture a model. Any number of models may be registered, in any order.
 
-        A model has one hook. If another hook has the model registered, that hook is closed, with a warning.
+        A model has only one hook. If the model is registered with another hook, that hook is closed, and a
+        warning is logged.
         """
         module = root_of(module)
         self._roots = [root for root in self._roots if root.reference() is not None]
@@ -211,10 +212,9 @@ class Hook(FromConfiguration, TrainingDriver):
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Capture the outputs of one call of a module. Subclasses may override this method.
 
-        It is called from the module's forward hook, for every module whose outputs are captured in a saved
-        step, but not in compiled code and not for a registered loss. An override may call super(), which
-        captures the outputs. An exception is logged once and never reaches the training. If no subclass
-        overrides this method, it is not called.
+        If a subclass overrides this method, the forward hook of every module whose outputs are captured calls
+        it in saved steps, except in compiled code and for registered losses. The override may call super(),
+        which captures the outputs. An exception is logged once and never reaches the training.
 
         Args:
             module: The module that was called.
@@ -231,13 +231,13 @@ class Hook(FromConfiguration, TrainingDriver):
     def set_mode(self, mode: ModeKeys) -> None:
         """Set the mode of the following steps. After the first call the mode no longer follows the forwards.
 
-        With TRAIN or GLOBAL every forward belongs to a training step, with EVAL or PREDICT no forward does.
+        With TRAIN or GLOBAL every forward belongs to a training step; with EVAL or PREDICT none does.
         """
         BaseHook.set_mode(self, mode)
         self._guarded("steps", self._stop_following)
 
     def register_optimizer(self, optimizer: Optimizer) -> None:
-        """Register the optimizer of the model. Without this call it is known from its first step on."""
+        """Register the optimizer of the model. Otherwise the optimizer is known from its first step on."""
         check_optimizer(optimizer)
         if self._off:
             return
@@ -247,7 +247,7 @@ class Hook(FromConfiguration, TrainingDriver):
             self._foreign.clear()
             raise ConfigError(
                 f"the {type(optimizer).__name__} holds no parameter of the registered "
-                f"{self._roots[0].view.root_name}; give the optimizer of that model"
+                f"{self._roots[0].view.root_name}; pass the optimizer of that model"
             )
 
     def register_scaler(self, scaler: object) -> None:
@@ -280,15 +280,17 @@ class Hook(FromConfiguration, TrainingDriver):
     def backward_hook(self, tname: str) -> Callable[[torch.Tensor], None]:
         """Return a function for Tensor.register_hook() that records the gradient as "gradient/<tname>".
 
-        It is recorded if a collection that matches the name, such as "gradients", is saved in this step.
+        The gradient is recorded if a collection that matches the name, such as "gradients", is saved in this
+        step.
         """
         return partial(_record_gradient, weakref.ref(self), f"gradient/{tname}")
 
     @property
     def step(self) -> StepNumber:
-        """The number of the current step, as global_step. The call `hook.step()` starts the next step.
+        """The number of the current step, like global_step. The call `hook.step()` starts the next step.
 
-        After the first call, forwards start no steps. The call raises StopTraining after a stop request.
+        After the first call of `hook.step()`, forwards start no steps. The call raises StopTraining after a
+        stop request.
         """
         return StepNumber(self._clock.now.step, self._next_step)
 
@@ -325,7 +327,7 @@ def get_hook(
 
     Args:
         json_config_path: File with the configuration of a new hook. None: the path in TDCORE_CONFIG or
-            SMDEBUG_CONFIG_FILE_PATH, or the path of the older service.
+            SMDEBUG_CONFIG_FILE_PATH, or smdebug's default path.
         create_if_not_exists: If there is no current hook, create one from that configuration; under
             `tdcore run`, from the configuration of the command. Without a configuration the result is None,
             nothing is recorded, and a warning is logged.
@@ -343,7 +345,7 @@ def _record_gradient(hook: weakref.ref[Hook], name: str, gradient: torch.Tensor)
 
 
 def _closed_hook(config: HookConfig) -> Hook:
-    """Return a closed hook, which captures nothing. A pickled hook becomes this in another process."""
+    """Return a closed hook, which captures nothing. Unpickling a hook returns such a hook."""
     hook = Hook.from_config(dataclasses.replace(config, dry_run=True))
     hook.close()
     return hook

@@ -1,4 +1,4 @@
-"""Checks of the objects that a script registers, so that a mistake raises an error at once.
+"""Checks of the objects that a script registers, so that a mistake raises an error immediately.
 
 Threads: the training thread.
 """
@@ -17,13 +17,13 @@ __all__ = ["check_clock", "check_loss", "check_optimizer", "check_scaler", "root
 
 
 def root_of(module: object) -> nn.Module:
-    """Return the module to register; for the result of torch.compile() this is the model inside."""
+    """Return the module to register: the module itself, or the model inside a result of torch.compile()."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
     module = original(module)
     if refuses_hooks(module):
         raise ConfigError(
-            f"a {type(module).__name__} computes other numbers when it has a hook itself; "
+            f"a {type(module).__name__} computes other numbers when it has its own hook; "
             "register the model that contains it, or nn.Sequential(layer)"
         )
     return module
@@ -34,7 +34,7 @@ def check_loss(loss_module: object) -> None:
     if not isinstance(loss_module, nn.Module):
         raise ConfigError(
             f"register_loss needs a torch.nn.Module such as nn.CrossEntropyLoss(), got "
-            f"{type(loss_module).__name__}; give the value of a functional loss to record_tensor_value()"
+            f"{type(loss_module).__name__}; pass the value of a functional loss to record_tensor_value()"
         )
 
 

@@ -1,7 +1,7 @@
-"""Closes the earlier hook of a model when a second hook registers the model: a model has one hook.
+"""Close the earlier hook of a model when a second hook registers the model, because a model has one hook.
 
-A notebook cell that runs again creates a second hook for the same model. Without this, both would record, and
-each would keep a flusher process and its descriptors. Threads: the training thread.
+A notebook cell that runs again creates a second hook for the same model. If the first hook were not closed,
+both would record, and each would keep a flusher process and its descriptors. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OF_TORCH = tuple(wrapper for wrapper in WRAPPERS if wrapper.module.startswith("
 
 
 def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> None:
-    """Close other hooks that have this model, or a wrapper of it, registered as a root.
+    """Close other hooks with which this model, or a wrapper of it, is registered as a root.
 
-    Waits for the data of each hook, like close(). An error is logged and not raised.
+    Waits for the data of each hook, like close(). Errors are logged and not raised.
     """
     model = innermost(module, _OF_TORCH)
     for other in others:

@@ -1,7 +1,7 @@
 """TrainerSession: the hook of one training, shared by the callbacks for trainers of other libraries.
 
-It creates the hook when the training begins, registers the model and its optimizers, keeps a stop request
-until the trainer can be stopped, and closes the hook at the end. Threads: the training thread.
+A TrainerSession creates the hook when the training begins, registers the model and its optimizers, keeps a
+stop request until the trainer can be stopped, and closes the hook at the end. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TrainerSession:
 
     Attributes:
         out_dir, options: Arguments of Hook.
-        hook: Hook of the running training, or else of the last one.
+        hook: Hook of the running training, or of the last training.
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
@@ -47,9 +47,9 @@ class TrainerSession:
     ) -> Hook:
         """Create the hook at the start of the training.
 
-        A single process stops when its trainer stops. In a job with several processes the other processes
-        would wait for it for ever, so StopTraining is raised there: the process ends, and the launcher ends
-        the job.
+        A single process stops when its trainer stops. In a job with several processes, the other processes
+        would wait forever for a process whose trainer stops. There StopTraining is raised: the process ends,
+        and the launcher ends the job.
 
         Args:
             model: The model.
@@ -75,7 +75,7 @@ class TrainerSession:
         return hook
 
     def end(self) -> None:
-        """Close the hook at the end of the training, also after an error. May be called again."""
+        """Close the hook at the end of the training, also after an error. A second call has no effect."""
         if self.hook is not None:
             self.hook.close()
 
@@ -88,7 +88,7 @@ class TrainerSession:
 
 @contextmanager
 def manual_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
-    """A step that a trainer begins and ends. The module's own forward need not be called in it."""
+    """Context of a step that a trainer begins and ends. The module's own forward may not be called in it."""
     hook.set_mode(mode)
     hook.step()
     hook._enter_step(module)
@@ -99,7 +99,7 @@ def manual_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]
 
 
 def replace_attribute(owner: Any, name: str, value: object, undo: ExitStack) -> None:
-    """Set an attribute of one object, until `undo` is closed."""
+    """Replace an attribute of one object until `undo` is closed."""
     own = vars(owner)
     if name in own:
         undo.callback(setattr, owner, name, own[name])

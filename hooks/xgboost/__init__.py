@@ -3,7 +3,7 @@
     hook.py       Hook: a callback for train(), cv() and the estimators of scikit-learn's interface
     callback.py   HookCallback: creates the hook when the training begins, for dask and other processes
     model.py      reads a Booster
-    metrics.py    which metrics are losses
+    metrics.py    metrics of a round, and which of them are losses
 
 With TDCORE_DISABLED=1 the callbacks do nothing.
 """

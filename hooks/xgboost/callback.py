@@ -1,11 +1,11 @@
-"""HookCallback: creates the hook when the training begins, and closes it when the training ends.
+"""HookCallback: callback that creates the hook when the training begins, and closes it at the end.
 
     from tdcore.hooks.xgboost import HookCallback
 
     xgboost.dask.train(client, params, dtrain, callbacks=[HookCallback("runs/demo", include_workers="all")])
 
-The callback can be sent to other processes: the workers of dask, and those of joblib. Each process creates a
-hook of its own, with its rank. Threads: the training thread.
+The callback can be sent to other processes, the workers of dask or joblib. Each process creates its own hook,
+with its rank. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["HookCallback"]
 
 
 class HookCallback(TrainingCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Captures one training per worker.
+    """Callback that captures one training per worker.
 
     Args:
         out_dir: Local folder or URL of the run.
         options: Further arguments of tdcore.hooks.xgboost.Hook. They must be picklable if the training runs
-            in other processes; a pair of arrays is, a DMatrix is not.
+            in other processes: pass a pair of arrays, because a DMatrix is not picklable.
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Hook: captures a training of XGBoost.
+"""Hook: capture of XGBoost trainings.
 
     hook = Hook("runs/demo", include_collections=["feature_importance", "trees"], validation_data=dvalid)
     xgboost.train(params, dtrain, evals=[(dtrain, "train"), (dvalid, "validation")], callbacks=[hook])
@@ -6,8 +6,8 @@
 
 The same object is a callback for train(), cv() and the estimators (`XGBClassifier(callbacks=[hook])`). A stop
 request ends the training before the next round, as early stopping does: train() returns the model of the
-rounds so far, and the script continues. In a job of several workers it raises StopTraining instead, because
-the other workers would wait for this one.
+rounds so far, and the script continues. In a job of several workers the stop request raises StopTraining
+instead, because the other workers would wait for this one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 
 class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Captures trainings of XGBoost. The arguments are those of BoostingHook."""
+    """Hook for XGBoost. Its arguments are the arguments of BoostingHook."""
 
     framework = "xgboost"
 
@@ -73,7 +73,7 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
         return False
 
     def after_training(self, model: Any) -> Any:
-        """Record a last round that another callback has ended, and the best round. Called by XGBoost."""
+        """Record the last round if another callback has ended it, and the best round. Called by XGBoost."""
         if not self._off:
             try:
                 self._end_training(model)
@@ -89,7 +89,7 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
         evaluated = max((len(each) for metrics in evals_log.values() for each in metrics.values()), default=0)
         if evaluated == last + 1:  # an earlier callback ended the training in the last round
             self._round = last + 1
-            whole = model is self._model  # otherwise that callback has replaced the model
+            whole = model is self._model  # otherwise the callback has replaced the model
             self._after_round(
                 lambda: list(round_scores(evals_log, last)), lambda: _views(model) if whole else {}
             )

@@ -1,4 +1,4 @@
-"""Metrics of XGBoost: which ones are losses, and the scores of a round. Pure functions, any thread."""
+"""Metrics of XGBoost: the scores of a round, and the metrics that are losses. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tdcore.hooks.boosting.ensemble import EvaluationScore
 
 __all__ = ["is_loss", "round_scores"]
 
-# Metrics of XGBoost that fall while a model improves. Of a custom metric the direction is unknown.
+# Metrics of XGBoost that decrease while a model improves. The direction of a custom metric is unknown.
 _LOSSES = frozenset(
     {
         "aft-nloglik",

@@ -1,8 +1,8 @@
-"""BoosterView: reads features, importance, trees, predictions and SHAP values of an xgboost.Booster.
+"""BoosterView: features, importance, trees, predictions and SHAP values of an xgboost.Booster.
 
 No method changes the booster. Predictions of boosters other than gbtree come from a copy, because XGBoost
 keeps predictions of the data in the booster and the next round of such a booster may use them. Trees are read
-from the JSON form of the model, and only those of new rounds. Threads: the training thread.
+from the JSON form of the model, in each round only its new trees. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class BoosterView:
 
 
 def _table(booster: Any, number: int) -> dict[str, Array]:
-    """Columns of all trees of a booster. number: of the first tree."""
+    """Columns of all trees of a booster. number: number of the first tree."""
     learner = json.loads(bytes(booster.save_raw(raw_format="json")))["learner"]
     model = learner["gradient_booster"]
     trees = model.get("gbtree", model)["model"]["trees"]

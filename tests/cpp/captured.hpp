@@ -1,4 +1,4 @@
-// captured.hpp: a ring, tensors and capture calls for the tests that count what a call costs.
+// captured.hpp: a ring, tensors and capture calls for the tests that measure the cost of a call.
 // Threads: none of its own.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace tdcore::testing {
 
 inline constexpr std::uint8_t kBoth = kWantPayload | kWantStats;
 
-/// float32 tensors of one shape, with memory of their own, captured together.
+/// float32 tensors of one shape, each with its own memory, which are captured together.
 class Tensors {
  public:
   /// `strides` in elements, or none: C contiguous. `values`: number of floats of each tensor.
@@ -53,7 +53,7 @@ class Tensors {
   std::vector<TensorRequest> requests_;
 };
 
-/// Makes the whole ring free again.
+/// Releases all records of the ring.
 inline void drain(Consumer& consumer) {
   while (consumer.next(false)) {
   }

@@ -1,4 +1,4 @@
-// check.hpp: what the C++ tests need of a test framework: named cases that go on after a failure.
+// check.hpp: a small test framework for the C++ tests: named cases, which continue after a failure.
 // Threads: require() from any thread.
 #pragma once
 
@@ -31,7 +31,7 @@ void it(const char* name, Case&& run) {
   if (failures.load(std::memory_order_relaxed) != before) std::fprintf(stderr, "FAILED: %s\n", name);
 }
 
-/// The message of the Error that `run` throws; empty when it throws none.
+/// The message of the Error that `run` throws; empty if it throws none.
 template <typename Error, typename Run>
 std::string message_of(Run&& run) {
   try {
@@ -44,7 +44,7 @@ std::string message_of(Run&& run) {
 
 inline int result() { return failures.load(std::memory_order_relaxed) == 0 ? 0 : 1; }
 
-// Clang tells by __has_feature, GCC by macros.
+// Sanitizers are detected by __has_feature with Clang, and by macros with GCC.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer) && !defined(__SANITIZE_THREAD__)
 #define __SANITIZE_THREAD__

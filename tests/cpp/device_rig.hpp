@@ -1,5 +1,5 @@
-// device_rig.hpp: rings, a simulated device and what captures on it, for the C++ tests; and how its records
-// are compared with those of the CPU path. Threads: as the parts.
+// device_rig.hpp: rings, a simulated device and a DeviceCapture for the C++ tests, and the comparison of its
+// records with those of the CPU. Threads: as for the parts.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Rig {
                         std::int64_t step = 1) {
     return captures->capture(requests, {.step = step, .mode_step = step, .mode = 1, .call = 3}, stream);
   }
-  /// Waits until the device has committed all that it was given.
+  /// Waits until the device has committed all of its records.
   void settle() const {
     while (captures->busy()) std::this_thread::yield();
   }
@@ -79,7 +79,7 @@ struct Rig {
   std::unique_ptr<Consumer> consumer;
 };
 
-/// A tensor whose memory the device reads late: bytes, shape and strides of its own.
+/// A tensor whose memory the device reads late, with its own bytes, shape and strides.
 struct Tensor {
   Tensor(Dtype type, std::vector<std::int64_t> extents, std::vector<std::int64_t> steps = {},
          std::uint64_t behind = 0)
@@ -89,7 +89,7 @@ struct Tensor {
     bytes.resize((behind == 0 ? elements : behind) * dtype_bytes(dtype));
     fill(1);
   }
-  /// Other values for each seed; every bit pattern of the dtype may occur but in bool.
+  /// Fills in values that depend on the seed. Every bit pattern of the dtype may occur, except for bool.
   void fill(std::uint64_t seed) {
     std::uint64_t word = seed * 0x9E3779B97F4A7C15;
     for (std::byte& byte : bytes) {
@@ -123,14 +123,14 @@ inline TensorRequest without_value(EntryStatus status, DropReason reason, std::u
   return {.tensor = {}, .name = name, .flags = kAll, .status = status, .reason = reason};
 }
 
-/// Of a ring without lanes, or of the last lane.
+/// Drained records of a ring without lanes, or of the last lane.
 inline std::vector<std::byte> payload_bytes_of(const Consumer& consumer, const IndexRow& row) {
   std::vector<std::byte> bytes(row.entry.payload_bytes);
   if (!bytes.empty()) std::memcpy(bytes.data(), consumer.data().back() + row.location, bytes.size());
   return bytes;
 }
 
-/// All of a row but where its payload lies.
+/// All members of a row except the place of its payload.
 inline bool same_row(const IndexRow& left, const IndexRow& right) {
   Entry a = left.entry;
   Entry b = right.entry;
@@ -158,7 +158,7 @@ inline Whole whole_of(const Consumer& consumer, const DrainedBatches& drained, s
   return whole;
 }
 
-/// What the view holds, in C order.
+/// The bytes of the view, in C order.
 inline std::vector<std::byte> values_of(const TensorView& view) {
   std::vector<std::byte> bytes(element_count(view) * dtype_bytes(view.dtype));
   if (!bytes.empty()) copy_strided(view, 0, element_count(view), bytes.data());

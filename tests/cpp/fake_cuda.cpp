@@ -1,4 +1,4 @@
-// A driver without a device: the entry points of libcuda.so.1 that csrc/cuda/driver.hpp takes.
+// A driver without a device: the entry points of libcuda.so.1 that csrc/cuda/driver.hpp uses.
 #include "fake_cuda.hpp"
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ std::function<void()>& delayed() {
 
 void* const kContext = reinterpret_cast<void*>(0xc0);
 
-/// Status of a call before it does anything: 0, or the status that the test requested.
+/// Status at the start of a call: 0, or the status that the test has requested.
 int enter(const char* name) {
   const int number = ++fake().calls[name];
   const auto all = fake().failing.find(name);
@@ -32,7 +32,7 @@ int enter(const char* name) {
   return one != fake().fail_at.end() && one->second == number ? 2 : 0;
 }
 
-/// As enter(), of a call that needs the context.
+/// Like enter(), for a call that needs the context.
 int enter_current(const char* name) {
   if (fake().contexts.empty() || fake().contexts.back() != kContext) {
     ++fake().not_current;
@@ -41,7 +41,7 @@ int enter_current(const char* name) {
   return enter(name);
 }
 
-/// As enter_current(), of a call that breaks a capture unless it is made in relaxed mode.
+/// Like enter_current(), for a call that invalidates a capture unless it is made in relaxed mode.
 int enter_waiting(const char* name) {
   if (fake().capture_mode != 2) ++fake().strict;
   return enter_current(name);
@@ -162,7 +162,7 @@ EXPORT int cuMemHostUnregister(void* memory) {
                                                                                   : 713;
 }
 EXPORT int cuMemHostGetDevicePointer_v2(std::uint64_t* device, void* memory, unsigned) {
-  // Registered pieces after the first lie elsewhere again where memory is moved at all.
+  // If memory is moved, registered pieces after the first piece have another offset.
   const std::uintptr_t pieces = fake().registered.empty() ? 0 : fake().registered.size() - 1;
   *device = reinterpret_cast<std::uintptr_t>(memory) + fake().moved_by * (1 + pieces);
   return enter_current("cuMemHostGetDevicePointer");

@@ -1,6 +1,5 @@
-// fake_cuda.hpp: a libcuda.so.1 whose device is host memory and whose streams do at once what they are told;
-// and a libnvrtc that compiles nothing into something. The tests steer both and read what was called.
-// Threads: one at a time.
+// fake_cuda.hpp: a libcuda.so.1 whose device is host memory and whose streams run work immediately, and a
+// libnvrtc that returns fixed images. The tests configure both and read the calls. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,31 +25,32 @@ struct FakeCuda {
   bool stream_writes = true;  // attribute 122
   bool drop_stream_writes = false;
   bool drop_commit_kernel = false;
-  bool late_copies = false;  // a copy to the host happens after the write behind it
+  bool late_copies = false;  // a copy to the host happens after the next write
   bool events_pending = false;
   std::uintptr_t moved_by = 0;           // device address minus host address of pinned memory
-  std::map<std::string, int> failing;    // function -> result, of every call
+  std::map<std::string, int> failing;    // function -> result of every call
   std::map<std::string, int> fail_at;    // function -> number of the call, from 1, that fails with 2
-  std::set<std::string> refused_images;  // beginnings of images that module loading refuses with 209
+  std::set<std::string> refused_images;  // beginnings of images that module loading rejects with 209
   int capture_status = 0;
 
-  // What was seen.
+  // Observed calls.
   std::map<std::string, int> calls;
   std::map<std::uintptr_t, std::uint64_t> registered;  // address -> bytes
-  int strict = 0;  // calls that might wait, made in another than the relaxed mode
+  int strict = 0;  // number of calls that may wait and were not in relaxed mode
   std::vector<FakeLaunch> launches;
   std::vector<std::string> images;
   std::vector<int> priorities;
-  int live = 0;  // memory, events, streams, modules, retained contexts that were not given back
+  int live =
+      0;  // number of memory blocks, events, streams, modules, retained contexts that were not released
   int capture_mode = 0;
   std::vector<void*> contexts;  // the stack of the thread
-  int not_current = 0;          // calls made without the device's context
+  int not_current = 0;          // number of calls without the device's context
 };
 
 struct FakeNvrtc {
   bool fails = false;
   int compiled = 0;
-  std::string option;  // of the last one
+  std::string option;  // of the last compilation
 };
 
 extern "C" {

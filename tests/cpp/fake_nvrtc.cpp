@@ -1,4 +1,4 @@
-// A libnvrtc that makes "cubin of ..." of any source.
+// A libnvrtc that compiles any source to the text "cubin of ...".
 #include <cstring>
 
 #include "fake_cuda.hpp"

@@ -1,4 +1,4 @@
-// fakes.hpp: opens the stand-ins for CUDA's libraries.
+// fakes.hpp: opens the fake CUDA libraries.
 // Threads: one.
 #pragma once
 
@@ -21,7 +21,7 @@ State& state_in(const char* path, const char* symbol) {
   return *get();
 }
 
-/// The driver's state, as new.
+/// Resets the state of the fake driver and returns it.
 inline FakeCuda& fresh_cuda() {
   FakeCuda& fake = state_in<FakeCuda>(TDCORE_FAKE_CUDA, "tdcore_fake_cuda");
   fake = FakeCuda{};

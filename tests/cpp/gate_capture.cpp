@@ -3,8 +3,8 @@
 //   valgrind --tool=callgrind --toggle-collect='tdcore::capture(*' gate_capture TENSORS ELEMENTS FLAGS CALLS
 //
 // TENSORS float32 tensors of ELEMENTS elements; FLAGS as for a capture: 1 values, 2 statistics, 3 both.
-// Without arguments it captures a little of everything, as a test that it works.
-// tests/gates/test_native_counts.py sets the ceilings.
+// Without arguments the program captures a few tensors of each kind, to test itself.
+// tests/gates/test_native_counts.py sets the upper limits.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,11 +1,11 @@
-// gpu_emulation.hpp: runs the source of the kernels on the CPU, thread by thread: for tests only.
+// gpu_emulation.hpp: runs the source of the kernels on the CPU, thread by thread, for tests only.
 //
-// Every thread of a block is a fiber (ucontext) that runs until it meets others: at a barrier of its block or
-// in an operation of its warp. Several blocks are in progress at a time, and the next one to run is drawn at
-// random, so that a missing barrier, a wrong counter or a dependence on order shows. Memory is the host's:
-// fences do nothing. Include this before cuda/kernels.cuh; then run_blocks().
+// Every thread of a block is a fiber (ucontext) that runs until it waits for others, at a barrier of its
+// block or in an operation of its warp. Several blocks are in progress at a time, and the next block to run
+// is random, so that the tests detect a missing barrier, a wrong counter or a dependence on order. Memory is
+// host memory, so fences do nothing. Include this header before cuda/kernels.cuh, and call run_blocks().
 //
-// Threads: one launch at a time, all of it on the caller's thread. Not under ThreadSanitizer (fibers).
+// Threads: one launch at a time, on the caller's thread. Not under ThreadSanitizer (fibers).
 #pragma once
 
 #include <ucontext.h>
@@ -51,30 +51,30 @@ namespace emulation {
 inline constexpr std::uint32_t kLanes = 32;
 inline constexpr std::size_t kStackBytes = tdcore::testing::kSanitized ? 256 * 1024 : 64 * 1024;
 
-/// Where threads meet: the last to come lets all go on.
+/// A synchronization point of threads. All threads continue when the last thread has arrived.
 struct Meeting {
   std::uint32_t expected = 0, arrived = 0;
-  std::uint32_t round = 0;  // of meetings that took place
+  std::uint32_t round = 0;  // number of completed synchronizations
 };
 
 struct Warp {
   Meeting meeting;
-  std::uint64_t values[2][kLanes];  // by rounds in turn: no lane is more than one round ahead
+  std::uint64_t values[2][kLanes];  // for two alternating rounds: no lane is more than one round ahead
 };
 
 struct Block;
 
 struct Fiber {
-  ucontext_t context;  // how it begins; afterwards it goes on at `resume`
-  void* resume[5];     // of __builtin_setjmp: swapcontext() makes a system call every time
+  ucontext_t context;  // start of the fiber; later it continues at `resume`
+  void* resume[5];     // of __builtin_setjmp, because swapcontext() makes a system call every time
   bool started = false;
   std::unique_ptr<unsigned char[]> stack{new unsigned char[kStackBytes]};
   Block* block = nullptr;
   std::uint32_t thread = 0;
-  const Meeting* waits_for = nullptr;  // goes on when its round is no longer `round`
+  const Meeting* waits_for = nullptr;  // the fiber continues when its round is no longer `round`
   std::uint32_t round = 0;
   bool done = false;
-  void* fake_stack = nullptr;  // AddressSanitizer's
+  void* fake_stack = nullptr;  // for AddressSanitizer
 };
 
 struct Block {
@@ -104,8 +104,8 @@ Type& shared_memory() {
 
 // ---- switches ---------------------------------------------------------------------------------------------
 
-// AddressSanitizer is told of switches. It must not also clear the stack at each jump, with a system call:
-// the frames that are left are entered again.
+// AddressSanitizer is notified of switches. It must not also clear the stack at each jump (with a system
+// call), because the fiber later returns to the frames that it has left.
 #define TDCORE_SWITCH __attribute__((noinline, no_sanitize("address")))
 
 [[noreturn]] TDCORE_SWITCH inline void jump(void** to) { __builtin_longjmp(to, 1); }
@@ -162,7 +162,7 @@ inline void meet(Meeting& meeting) {
 
 // ---- collective operations of a warp ----------------------------------------------------------------------
 
-/// Every lane gives a value and gets those of all.
+/// Every lane passes a value and gets the values of all lanes.
 inline const std::uint64_t* exchange(std::uint64_t value) {
   Fiber& fiber = *grid.running;
   Warp& warp = fiber.block->warps[fiber.thread / kLanes];
@@ -205,7 +205,7 @@ inline void start_block(Block& block, std::uint32_t index, std::mt19937& random)
   }
 }
 
-/// Lets the threads of a block that can go on do so, once each; false when none could.
+/// Runs the threads of a block that can continue, once each. False if no thread can continue.
 inline bool step_block(Block& block, std::mt19937& random) {
   bool moved = false;
   const auto start = static_cast<std::uint32_t>(random());
@@ -222,7 +222,7 @@ inline bool step_block(Block& block, std::mt19937& random) {
 }
 
 /// Runs `kernel` as `blocks` blocks of `threads` (a power of two) threads, at most `resident` at a time, in
-/// an order that the seed tells. Throws when threads wait for each other for ever.
+/// an order that depends on the seed. Throws if threads wait for each other forever.
 inline void run_blocks(std::uint32_t blocks, std::uint32_t threads, std::uint32_t resident, unsigned seed,
                        std::function<void()> kernel) {
   std::mt19937 random{seed};
@@ -232,7 +232,7 @@ inline void run_blocks(std::uint32_t blocks, std::uint32_t threads, std::uint32_
   std::vector<std::uint32_t> waiting(blocks);
   for (std::uint32_t i = 0; i < blocks; ++i) waiting[i] = i;
   std::shuffle(waiting.begin(), waiting.end(), random);
-  static std::vector<std::unique_ptr<Block>> idle;  // stacks are kept from launch to launch
+  static std::vector<std::unique_ptr<Block>> idle;  // stacks are kept between launches
   std::vector<std::unique_ptr<Block>> running;
   while (!waiting.empty() || !running.empty()) {
     while (running.size() < resident && !waiting.empty()) {
@@ -297,7 +297,7 @@ inline std::uint32_t atomicAdd(std::uint32_t* word, std::uint32_t value) {
 }
 
 namespace tdcore::device {
-/// What was stored last, and how often: for the tests.
+/// The last stored value, and the number of stores, for the tests.
 inline std::function<void(std::uint64_t*, std::uint64_t)> on_store_release;
 inline void store_release_system(std::uint64_t* word, std::uint64_t value) {
   if (on_store_release) on_store_release(word, value);

@@ -7,23 +7,23 @@
 #include <vector>
 
 #include "gpu_emulation.hpp"
-// After the names that it uses.
+// Included after the names that it uses.
 #include "cuda/kernels.cuh"
 #include "stats/cpu.hpp"
 
 namespace tdcore::testing {
 
-/// A tensor, or a range of one, for a launch. shape empty and strides empty: contiguous.
+/// A tensor, or a range of a tensor, for a launch. Empty shape and strides: contiguous.
 struct Piece {
   const void* data = nullptr;
   std::uint64_t first = 0, elements = 0;
   Dtype dtype = Dtype::kF32;
   std::vector<std::int64_t> shape, strides;
-  Dtype packed_dtype = Dtype::kUnknown;  // as dtype
+  Dtype packed_dtype = Dtype::kUnknown;  // kUnknown: same as dtype
   void* packed = nullptr;
 };
 
-/// How a launch is spread.
+/// Grid of a launch.
 struct Spread {
   std::uint32_t blocks = 4, resident = 3;
   unsigned seed = 1;

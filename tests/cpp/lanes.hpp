@@ -24,8 +24,8 @@ inline void take_all(Ring& ring) {
   for (const std::shared_ptr<Ring>& lane : ring.lanes()) (void)lane->take_memory();
 }
 
-/// A batch of one tensor of bytes as DeviceCapture makes it. The host has written everything except the part
-/// of the device.
+/// A batch of one tensor of bytes, like a batch of DeviceCapture. The host has written everything except the
+/// part of the device.
 class DeviceRecord {
  public:
   /// payload_bytes: a multiple of 64; 0 for statistics only. Every byte will be `value`.
@@ -67,7 +67,7 @@ class DeviceRecord {
 
   explicit operator bool() const noexcept { return commit_.word != nullptr; }
 
-  /// What the device's copy does: the payload and the guards around it, or the statistics.
+  /// Writes the part of the device: the payload and the guards around it, or the statistics.
   void write_values() const noexcept {
     if (header_.payload_bytes == 0) {
       store(data_ + sizeof(BatchHeader) + offsetof(Entry, stats) + offsetof(TensorStats, count), 12);

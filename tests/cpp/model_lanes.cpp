@@ -1,14 +1,14 @@
 // An explicit-state model of the order over several lanes (csrc/ring/consumer/lane_order.hpp,
 // lane_chooser.hpp): every interleaving of two lanes, whose records are committed in any order, and one
-// consumer that may be killed at any step and started again. The trainer may die at any step; what its device
-// was writing to lane 1 may still be committed then, however late.
+// consumer that may be killed at any step and started again. The trainer may die at any step; its device may
+// still commit records in lane 1 later, at any time.
 //
-// Checked in every state: a record is read under one ticket and a ticket gives one record, over all
-// consumers, torn ones included; no slot is used again before its record was given back; a head never runs
-// ahead of the count; what was committed before a marker, with all before it in its lane, has a smaller
-// ticket; torn records are counted once; and no state is stuck before everything is given back. The same
-// model with one mistake built in must fail. What is inside one lane is model_ring.cpp's. It interleaves
-// whole steps; memory orders are argued in the headers and watched by TSan (test_lanes.cpp).
+// Checked in every state, over all consumers and including torn records: a record is read under one ticket,
+// and a ticket returns one record; no slot is reused before its record was released; a head is never ahead of
+// the count; a record that was committed before a marker, and all records before it in its lane, have a
+// smaller ticket; torn records are counted once; and no state is stuck before all records are released. With
+// one mistake in the model, the check must fail. model_ring.cpp covers the inside of a lane. The model
+// interleaves whole steps; the headers prove the memory orders, and TSan checks them (test_lanes.cpp).
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -27,7 +27,7 @@ class Model : private Checker {
  public:
   explicit Model(Mistake mistake) : mistake_(mistake) {}
 
-  /// Empty when all is well, else what went wrong first.
+  /// The first problem; empty if there is none.
   std::string run() {
     visit(State{});
     while (!queue_.empty() && failure_.empty()) {
@@ -73,7 +73,7 @@ class Model : private Checker {
     }
   }
 
-  /// No producer writes any more: the consumer alone must reach the end, in few steps.
+  /// No producer writes any more. The consumer alone must reach the end, in few steps.
   void ends(State state) {
     constexpr int kEnough = 400;
     for (int step = 0; step < kEnough; ++step) {
@@ -140,7 +140,7 @@ class Model : private Checker {
     return mistake_ == Mistake::kNoTag ? tag != 0 : tag == ticket + 1;
   }
 
-  /// The record goes to the caller.
+  /// Returns the record to the caller.
   void give(State& state, int lane, bool torn) {
     Consumer& me = state.consumer;
     Lane& there = state.lanes[lane];
@@ -208,7 +208,7 @@ class Model : private Checker {
     if (front != Front::kNothing) give(next, lane, front == Front::kTorn);
   }
 
-  /// In any order of the lanes: whose turn it is does not matter for what is checked.
+  /// In any order of the lanes, because the checks do not depend on the turn of a lane.
   template <typename Go>
   void look_at(const State& state, int lane, Go&& go) {
     if ((state.consumer.looked >> lane & 1) != 0) return;
@@ -255,7 +255,7 @@ class Model : private Checker {
     const int lane = me.choice;
     const bool torn = me.choice_torn != 0;
     if (mistake_ == Mistake::kReadBeforeLog && next.read[me.ticket] == 0) {
-      // Given to the caller first; the word is written by the step after.
+      // The record is returned to the caller first; the next step writes the word.
       const Consumer before = me;
       give(next, lane, torn);
       me = before;
@@ -269,7 +269,7 @@ class Model : private Checker {
     give(next, lane, torn);
   }
 
-  // ---- giving back
+  // ---- release
 
   template <typename Go>
   void step_release(const State& state, Go&& go) {

@@ -1,5 +1,5 @@
-// model_lanes_state.hpp: what model_lanes.cpp goes through: the shared memory of two tiny lanes, the place of
-// the one consumer, and what only the checker knows. Threads: one.
+// model_lanes_state.hpp: the states of model_lanes.cpp: the shared memory of two small lanes, the place of
+// the consumer, and values that only the checker uses. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace tdcore::testing::lanes {
 inline constexpr int kLanes = 2;
 inline constexpr int kSlots[kLanes] = {2, 1};
 inline constexpr int kRecords[kLanes] = {3, 2};
-inline constexpr int kMost = 3;        // of kRecords
+inline constexpr int kMost = 3;        // maximum of kRecords
 inline constexpr int kTickets = 5;     // sum of kRecords
-inline constexpr int kEntries = 4;     // of the log; at least the sum of kSlots, a power of two
+inline constexpr int kEntries = 4;     // entries of the log; at least the sum of kSlots, a power of two
 inline constexpr int kModulus = 4;     // of a lane's tickets
 inline constexpr int kMarkerLane = 0;  // its record kMarker is the marker
 inline constexpr int kMarker = 1;
@@ -39,7 +39,7 @@ enum Step : Byte {
   kMendHeads,  // one step per lane, then the torn count
   kMendTorn,
   kReadHeads,
-  kNext,        // read the log's word, or give back
+  kNext,        // read the log's word, or release
   kLook,        // at one lane
   kNoteMarker,  // remember what is reserved now
   kAppend,
@@ -55,7 +55,7 @@ enum Step : Byte {
 struct Lane {
   Byte tail, head;  // modulo kModulus
   Byte commit[2];   // ticket + 1, by slot
-  // What only the checker knows, in full counts:
+  // Used only by the checker, in full counts:
   Byte reserved, given_back, committed;  // committed: bits
 };
 
@@ -72,21 +72,21 @@ struct Consumer {
   Byte choice, choice_torn;
 };
 
-/// All bytes, so that a state is its own key.
+/// Only bytes, so that a state can be a key.
 struct State {
   Lane lanes[kLanes];
   Byte tag[kEntries], lane[kEntries], torn[kEntries];  // the log
   Byte count, note_ticket, note_torn, note_heads[kLanes], torn_total;
   Byte dead;
   Consumer consumer;
-  // What only the checker knows:
+  // Used only by the checker:
   Byte read[kTickets];  // 0, or lane * kMost + number + 1, with 0x80 when torn
   Byte before_marker;   // records of the other lane that must come before the marker: bits
 };
 
 inline Byte wrap(int value) { return static_cast<Byte>(((value % kModulus) + kModulus) % kModulus); }
 
-/// What must hold in every state; keeps what went wrong first.
+/// Checks of every state. Stores the first problem.
 class Checker {
  protected:
   void fail(const char* what) {
@@ -104,7 +104,7 @@ class Checker {
   /// The full count of a place that is not before the head; for slots and for the checker.
   static int full(const Lane& lane, int at) { return lane.given_back + wrap(at - lane.given_back); }
 
-  /// The record goes to the caller, under the consumer's next ticket. False when it cannot be noted.
+  /// Returns the record to the caller, under the consumer's next ticket. False if it cannot be noted.
   bool check_read(State& state, int lane, int number, bool torn) {
     const Consumer& me = state.consumer;
     const Lane& there = state.lanes[lane];

@@ -1,13 +1,14 @@
 // An explicit-state model of the ring's protocol (csrc/ring/ring.hpp): every interleaving of two producers
-// and one consumer on a tiny ring (2 slots, or 4, 2 units of data that may grow to 4 once, tickets and
-// positions modulo 8 so that both wrap), where all producers may be killed together at any step, and the
-// consumer may be killed at any step and started again. Whether there is memory to grow is open at each try.
+// and one consumer on a small ring (2 or 4 slots, 2 units of data that may grow to 4 once, tickets and
+// positions modulo 8, so that both wrap). All producers may be killed together at any step, and the consumer
+// may be killed at any step and started again. At each attempt to grow, memory may or may not be available.
 //
-// Checked in every state: reserved records never overlap; the consumer reads exactly what the owner of that
-// ticket wrote, under the right full ticket; only uncommitted records of a dead producer are skipped; records
-// are given back in order, each once; and no state is stuck before everything is given back. The same model
-// with one mistake built in must fail: that shows that it looks. It interleaves whole steps (sequential
-// consistency). Memory orders are argued in ring.hpp and watched by TSan (test_ring.cpp).
+// Checked in every state: reserved records never overlap; the consumer reads exactly the data that the owner
+// of the ticket wrote, under the right full ticket; only uncommitted records of a dead producer are skipped;
+// records are released in order, each once; and no state is stuck before all records are released. With one
+// mistake in the model, the check must fail, which shows that it detects mistakes. The model interleaves
+// whole steps (sequential consistency). ring.hpp proves the memory orders, and TSan checks them
+// (test_ring.cpp).
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -54,13 +55,13 @@ struct Consumer {
   Byte step;  // 0 attach, 1 look at the slot, 2 and 3 read units, 4 store count, 5 store head; 6: clear words
               // (a mistake)
   Byte ticket, position, full;  // cursor
-  Byte first_full;              // what is not given back begins here
+  Byte first_full;              // first ticket that is not released
   Byte id;                      // record being read
-  Byte unit;                    // where it lies
+  Byte unit;                    // place of the record
   Byte noticed;                 // knows that the producers are dead
 };
 
-/// All bytes, so that a state is its own key.
+/// Only bytes, so that a state can be a key.
 struct State {
   Byte tail_ticket, tail_position, tail_size;
   Byte bias;  // of the second size
@@ -70,7 +71,7 @@ struct State {
   Byte dead;
   Producer producers[kProducers];
   Consumer consumer;
-  // What only the checker knows:
+  // Used only by the checker:
   Byte owner[kRecords];      // record id + 1 by full ticket
   Byte start[kRecords];      // first unit by full ticket
   Byte committed[kRecords];  // by full ticket
@@ -89,7 +90,7 @@ class Model {
  public:
   Model(Mistake mistake, int slots) : mistake_(mistake), slots_(slots) {}
 
-  /// Empty when all is well, else what went wrong first.
+  /// The first problem; empty if there is none.
   std::string run() {
     State begin{};
     visit(begin);
@@ -128,7 +129,7 @@ class Model {
       go(next);
     }
     if (!progress && !complete(state)) fail("stuck before everything was given back");
-    // Kills are not progress.
+    // Kills do not count as progress.
     if (state.dead == 0) {
       State next = state;
       next.dead = 1;
@@ -176,7 +177,7 @@ class Model {
         me.step = slot_free && space_free ? 2 : 0;
         if (me.step == 2) break;
         clear_loads(me);
-        if (slot_free && state.tail_size == 0) {  // full: larger, or as it is where there is no memory
+        if (slot_free && state.tail_size == 0) {  // full: the ring grows, or stays as it is without memory
           State growing = next;
           growing.producers[p].step = 7;
           go(growing);
@@ -233,7 +234,7 @@ class Model {
     me.head_ticket = me.head_position = me.tail_ticket = me.tail_position = me.tail_size = me.start =
         me.unit = 0;
   }
-  /// What Ring::set_size() does with its swap.
+  /// The swap of Ring::set_size().
   void grow(State& state) const {
     const int gap = mistake_ == Mistake::kGrowFromTheMiddle
                         ? 0
@@ -248,7 +249,7 @@ class Model {
     ++me.record;
   }
 
-  /// A successful swap: the checker notes the owner and looks for overlaps with all that is not given back.
+  /// Handles a successful swap: stores the owner, and checks for overlaps with records that are not released.
   void claim(State& state, int id, int unit) {
     const int full = state.tail_full++;
     state.owner[full] = static_cast<Byte>(id + 1);
@@ -320,7 +321,7 @@ class Model {
         me.step = 1;
     }
     go(next);
-    // Between two records it may also give back what it has.
+    // Between two records the consumer may also release the records that it has read.
     if (state.consumer.step == 1 && state.consumer.full != state.consumer.first_full) {
       State releasing = state;
       releasing.consumer.step = mistake_ == Mistake::kClearBeforeRelease ? 6 : 4;

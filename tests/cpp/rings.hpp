@@ -1,4 +1,4 @@
-// rings.hpp: small rings and records for the C++ tests. Threads: as Ring and Consumer.
+// rings.hpp: small rings and records for the C++ tests. Threads: as for Ring and Consumer.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ inline RingConfig config(std::uint64_t data_bytes = kSmallData, std::uint64_t sl
   return result;
 }
 
-/// Commits a record whose every byte is `value`.
+/// Commits a record in which every byte is `value`.
 inline bool put(Ring& ring, std::uint64_t bytes, unsigned value, std::uint64_t align = 64) {
   const Reservation room = ring.try_reserve(RecordKind::kBatch, bytes, align);
   if (!room) return false;

@@ -1,5 +1,5 @@
-// stats_reference.hpp: statistics by a plain loop in long double, written apart from the code under test, and
-// inputs that are awkward for it. Threads: pure functions; check() from any thread.
+// stats_reference.hpp: statistics by a plain loop in long double, written independently of the code under
+// test, and inputs that are difficult for that code. Threads: pure functions; check() from any thread.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ inline bool same_bytes(const void* a, const void* b, std::size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }
 
-// ---- encoding and decoding, written apart from the code under test ----
+// ---- encoding and decoding, written independently of the code under test ----
 
 inline double decode_small_float(unsigned bits, int exponent_bits, int mantissa_bits, bool has_inf) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -122,7 +122,7 @@ inline double smallest_normal(Dtype dtype) {
   }
 }
 
-/// Bits of the float16 or bfloat16 next to `value` towards zero; Inf where it does not fit.
+/// Bits of the float16 or bfloat16 next to `value` towards zero; Inf if the value is too large.
 inline std::uint16_t encode_half(double value, Dtype dtype) {
   const bool bf16 = dtype == Dtype::kBF16;
   unsigned low = 0;
@@ -213,7 +213,7 @@ inline bool near(double got, long double want, long double tolerance) {
   return std::fabs(static_cast<long double>(got) - want) <= tolerance;
 }
 
-/// float32_sums: whether short sums may be taken in float32, as those of float16 and bfloat16 are.
+/// float32_sums: whether short sums may be computed in float32, as for float16 and bfloat16.
 inline void compare(const TensorStats& got, const Reference& want, bool float32_sums,
                     const std::string& where) {
   const TensorStats& e = want.exact;

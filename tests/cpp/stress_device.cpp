@@ -1,6 +1,7 @@
-// Threads that capture on several streams of two simulated devices with small arenas and rings, and a
-// consumer next to them: every tensor is kept or counted, every value is that of its capture, every memory is
-// used by one at a time. Random by seed; each round is another one. Sanitizers judge the rest.
+// Threads capture on several streams of two simulated devices with small arenas and rings, while a consumer
+// reads the records. The test checks that every tensor is kept or counted, that every value is the value at
+// its capture, and that no memory is used twice at a time. Random by seed; each round has another seed.
+// Sanitizers check the memory accesses.
 //
 //   stress_device [ROUNDS [SEED]]
 #include <algorithm>
@@ -41,7 +42,7 @@ struct Changing {
   }
 };
 
-/// The tensors of a thread, the same at every call.
+/// The tensors of a thread, equal in every call.
 std::vector<Changing> tensors_of(std::uint64_t seed, std::uint32_t thread) {
   SimPace draw(seed * 100 + thread, 0);
   constexpr Dtype kSome[] = {Dtype::kF32, Dtype::kBF16, Dtype::kU8, Dtype::kF64, Dtype::kF8E4M3, Dtype::kC64};
@@ -79,7 +80,7 @@ void make_rings(Job& job, SimPace& draw) {
   constexpr CommitMode kCommitModes[] = {CommitMode::kStreamWrite, CommitMode::kCommitKernel,
                                          CommitMode::kPoll};
   RingConfig sizes = config(kMiB, 64, kPolicies[draw.draw(3)]);
-  sizes.block_timeout = std::chrono::seconds(2);  // a device that was lost is waited for once
+  sizes.block_timeout = std::chrono::seconds(2);  // a lost device causes one wait
   sizes.device_lanes = kDevices;
   sizes.device_lane_bytes = (256 << 10) << draw.draw(3);
   sizes.device_lane_slots = 32 << draw.draw(4);
@@ -101,7 +102,7 @@ void make_rings(Job& job, SimPace& draw) {
 
 void train(Job& job, std::uint32_t thread) {
   SimPace draw(job.seed * 77 + thread, 30);
-  // Each stream of each device has tensors of its own: what is enqueued there is all that touches them.
+  // Each stream of each device has its own tensors, which only work on this stream uses.
   std::vector<std::vector<Tensor>*> sets;
   for (std::uint32_t i = 0; i < kDevices * kStreams; ++i) sets.push_back(&leak_on_purpose(job.seed, thread));
   for (std::uint32_t call = 0; call < kCalls; ++call) {
@@ -130,14 +131,14 @@ void train(Job& job, std::uint32_t thread) {
   job.running.fetch_sub(1, std::memory_order_release);
 }
 
-/// What the consumer saw.
+/// Results of the consumer.
 struct Seen {
   struct Parts {
     std::uint32_t there = 0;
     std::uint32_t all = 0;
     bool degraded = false;
   };
-  std::map<std::uint32_t, Parts> tensors;  // by name, of those whose rows say that they hold something
+  std::map<std::uint32_t, Parts> tensors;  // by name, for tensors whose rows have values
   std::uint64_t wrong = 0;
   std::uint64_t torn = 0;
   std::uint64_t violations = 0;

@@ -1,8 +1,8 @@
 // A main ring and two lanes whose records are committed out of order, through consumers that are killed
-// (SIGKILL) at random moments and started again, each in a process of its own. A ledger in shared memory has
-// one word per ticket: which record was read under it. In the end each record of each lane must be in it
-// exactly once and in its lane's order. (Under ThreadSanitizer, which sees one process only, test_lane_order
-// drops consumers instead.)
+// (SIGKILL) at random moments and started again, each in a separate process. A ledger in shared memory has
+// one word per ticket, with the record that was read under the ticket. At the end each record of each lane
+// must be in the ledger exactly once, and in the order of its lane. (ThreadSanitizer observes only one
+// process; for it, test_lane_order drops consumers instead.)
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -37,7 +37,7 @@ using namespace tdcore::testing;
 constexpr std::uint64_t kRings = 3;
 constexpr std::uint64_t kEach = kSanitized ? 5'000 : 200'000;
 constexpr std::uint64_t kTotal = kRings * kEach;
-constexpr int kFirstFd = 100;  // of the rings in the consumer's process; the ledger comes behind them
+constexpr int kFirstFd = 100;  // descriptors of the rings in the consumer's process; then the ledger
 
 /// Shared with the consumers; all-zero to begin with. Relaxed throughout: processes that end order the rest.
 struct Ledger {
@@ -103,7 +103,7 @@ int consume() {
 
 // ---- the trainer's process
 
-/// Up to four records are on their way at once, and end in any order.
+/// Up to four records are in flight at once, and end in any order.
 void produce(Ring& lane, std::uint64_t seed) {
   std::mt19937_64 random{seed};
   std::deque<DeviceRecord> open;
@@ -176,7 +176,7 @@ int run() {
   std::mt19937_64 random{20261128};
   unsigned kills = 0;
   while (running > 0 && ledger.errors == 0) {
-    // Mostly after it has given something back, so that the whole ends on slow machines too.
+    // Usually after the consumer has released records, so that the test also ends on slow machines.
     const std::uint64_t before = ledger.release_done;
     const bool at_any_time = random() % 8 == 0;
     while (!at_any_time && running > 0 && ledger.release_done == before && ledger.errors == 0)
@@ -187,7 +187,7 @@ int run() {
     ++kills;
     consumer = start_consumer(ring, ledger_fd);
   }
-  if (ledger.errors != 0) std::_Exit(1);  // the producers may wait for ever
+  if (ledger.errors != 0) std::_Exit(1);  // the producers may wait forever
   for (std::thread& producer : producers) producer.join();
   ring.set_closing();
   int failed = wait_for(consumer);

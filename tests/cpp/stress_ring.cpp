@@ -1,14 +1,16 @@
 // Ten million records with checksums from four threads, through consumers that are killed (SIGKILL) at random
-// moments and started again, each in a process of its own.
+// moments and started again, each in a separate process.
 //
-// ThreadSanitizer sees one process only: it cannot know that one producer's record was published to another
-// through the consumer's process, and would report their writes to one slot as a race. Under it the consumer
-// is a thread that drops everything at a random moment, so that each edge is one that the tool can judge.
+// ThreadSanitizer observes only one process. It cannot detect that one producer's record was published to
+// another through the consumer's process, and would report their writes to one slot as a race. For it, the
+// consumer is a thread that drops its state at a random moment, so that the tool observes every
+// synchronization.
 //
-// A ledger in shared memory has one word per ticket. The consumer writes there which record it read under
-// the ticket, so a record read again after a kill must be the same one under the same ticket; in the end each
-// record of each producer must be in it exactly once and in its order. Two more words bracket the head:
-// stored before and after each release, they say where a restarted consumer may begin.
+// A ledger in shared memory has one word per ticket, in which the consumer stores the record that it read
+// under the ticket. A record that is read again after a kill must be the same record under the same ticket.
+// At the end each record of each producer must be in the ledger exactly once, and in its order. Two more
+// words, stored before and after each release, are limits of the head with which a restarted consumer may
+// begin.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -47,7 +49,7 @@ constexpr std::uint64_t kTotal = kProducers * kEach;
 constexpr std::uint64_t kReleaseEvery = 50;
 
 struct Header {
-  std::uint32_t crc;  // of all that follows
+  std::uint32_t crc;  // of all following bytes
   std::uint32_t producer;
   std::uint64_t number;
 };
@@ -89,8 +91,8 @@ void read_record(const RecordView& record, Ledger& ledger) {
   if (before == word) ledger.reread.fetch_add(1);
 }
 
-/// Reads and gives back until the ring is closing and empty, or `killed` (relaxed: it orders nothing) says to
-/// drop everything. Returns an exit status.
+/// Reads and releases records until the ring is closing and empty, or until `killed` is set (relaxed: it
+/// orders no other access). Returns an exit status.
 int consume(Consumer& consumer, Ledger& ledger, const std::atomic<bool>& killed) {
   Mark begin = consumer.mark();
   if (begin.ticket < ledger.release_done || begin.ticket > ledger.release_begun)
@@ -137,7 +139,7 @@ void produce(Ring& ring, std::uint32_t producer) {
   }
 }
 
-/// A consumer in a process of its own.
+/// A consumer in a separate process.
 class ConsumerProcess {
  public:
   ConsumerProcess(const Ring& ring, Ledger&, int ledger_fd) {
@@ -163,7 +165,8 @@ class ConsumerProcess {
   pid_t pid_ = -1;
 };
 
-/// A consumer in a thread, on the producers' own mapping. kill() and wait() from the thread that made it.
+/// A consumer in a thread, on the mapping of the producers. kill() and wait() from the thread that created
+/// it.
 class ConsumerThread {
  public:
   ConsumerThread(const Ring& ring, Ledger& ledger, int)
@@ -222,8 +225,8 @@ int run() {
   std::mt19937_64 random{20260801};
   unsigned kills = 0;
   while (running > 0 && ledger.errors == 0) {
-    // Mostly after it has given something back, so that the whole ends on slow machines too; sometimes just
-    // after its start.
+    // Usually after the consumer has released records, so that the test also ends on slow machines; sometimes
+    // just after its start.
     const std::uint64_t before = ledger.release_done;
     const bool at_any_time = random() % 8 == 0;
     while (!at_any_time && running > 0 && ledger.release_done == before && ledger.errors == 0)
@@ -234,7 +237,7 @@ int run() {
     ++kills;
     consumer = std::make_unique<ConsumerLife>(ring, ledger, ledger_fd);
   }
-  if (ledger.errors != 0) std::_Exit(1);  // the producers may wait for ever
+  if (ledger.errors != 0) std::_Exit(1);  // the producers may wait forever
   for (std::thread& producer : producers) producer.join();
   ring.set_closing();
   int failed = consumer->wait();

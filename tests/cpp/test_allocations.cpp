@@ -1,6 +1,6 @@
-// A warm capture call allocates nothing, whatever it captures: every allocation of this process is counted.
-// On a device: those of the capturing thread, but for what the simulated device itself allocates, and all
-// that is asked of the device that may allocate or wait.
+// A warm capture call allocates nothing: every allocation of this process is counted. On a device, the test
+// counts the allocations of the capturing thread, except those of the simulated device itself, and all calls
+// of the device that may allocate or wait.
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
@@ -15,7 +15,7 @@ namespace {
 
 std::atomic<std::uint64_t> allocations{0};  // relaxed: read by the thread that captured
 thread_local std::uint64_t allocations_here = 0;
-thread_local bool in_device = false;  // what the simulation allocates is not ours
+thread_local bool in_device = false;  // allocations of the simulation are not counted
 
 void count_allocation() noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
@@ -24,8 +24,8 @@ void count_allocation() noexcept {
 
 }  // namespace
 
-// Sanitizers bring a malloc of their own. Elsewhere glibc lets a program take its place; operator new uses
-// it.
+// Sanitizers have their own malloc. Otherwise a program can replace the malloc of glibc, which operator new
+// uses.
 #if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 extern "C" {
 void* __libc_malloc(std::size_t bytes);
@@ -71,7 +71,7 @@ namespace {
 using namespace tdcore;
 using namespace tdcore::testing;
 
-/// Allocations of the third of three equal calls; each finds the ring empty.
+/// Number of allocations of the third of three equal calls, each with an empty ring.
 std::uint64_t allocations_of(const Tensors& tensors, Ring& ring, Consumer& consumer, bool all_kept) {
   std::uint64_t before = 0;
   for (int call = 0; call < 3; ++call) {
@@ -91,7 +91,7 @@ void a_warm_call_allocates_nothing(const char* name, const Tensors& tensors, con
   });
 }
 
-/// A simulated device that counts what may allocate or wait, and whose own allocations do not count.
+/// A simulated device that counts calls that may allocate or wait. Its own allocations are not counted.
 class CountingDevice final : public Device {
  private:
   template <typename Call>
@@ -163,7 +163,8 @@ class CountingDevice final : public Device {
   SimDevice device_;
 };
 
-/// Three equal calls, each after the one before has arrived; the third one allocates nothing, here or there.
+/// Three equal calls, each after the records of the previous call have arrived. The third call allocates
+/// nothing, on the host or on the device.
 void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vector<TensorRequest>& requests,
                                                CommitMode commit_mode, FullPolicy policy = FullPolicy::kBlock,
                                                bool all_kept = true) {
@@ -195,7 +196,7 @@ void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vect
 void warm_calls_on_a_device() {
   const Tensor small(Dtype::kF32, {40});
   const Tensor strided(Dtype::kBF16, {50, 60}, {1, 50});
-  const Tensor large(Dtype::kF32, {700'000});  // more than the arena and the scratch take at once
+  const Tensor large(Dtype::kF32, {700'000});  // larger than the arena and the scratch
   std::vector<TensorRequest> mixed;
   for (std::uint32_t name = 0; name < 300; ++name)
     mixed.push_back((name % 2 ? small : strided).request(kAll, name));

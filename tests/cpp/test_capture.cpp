@@ -1,4 +1,4 @@
-// Capture: plans, parts, policies and counts, seen through a consumer of the same ring.
+// Capture: plans, parts, policies and counts, read through a consumer of the same ring.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

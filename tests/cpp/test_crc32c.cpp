@@ -1,4 +1,4 @@
-// Checksums against published vectors, and all ways of computing them against each other.
+// Checksums compared with published vectors, and all methods to compute them compared with each other.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

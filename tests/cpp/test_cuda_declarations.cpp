@@ -1,4 +1,5 @@
-// Our declarations of the driver's functions against the toolkit's own header, where there is one.
+// tdcore's declarations of the driver's functions compared with the header of the toolkit, if it is
+// installed.
 #include <type_traits>
 
 #include "cuda/driver.hpp"
@@ -8,7 +9,7 @@
 
 namespace {
 
-/// Whether two types travel in the same registers as the same bits.
+/// Whether two types are passed in the same registers as the same bits.
 template <class Ours, class Theirs>
 inline constexpr bool kSameWay =
     sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;

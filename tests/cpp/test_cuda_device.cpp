@@ -1,4 +1,4 @@
-// CudaDevice on a driver that is made up: everything but the device itself.
+// CudaDevice on a fake driver: tests of everything except the device itself.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ constexpr std::uint64_t kPiece = 1 << 20;
 
 cuda::CudaDeviceOptions options() {
   cuda::CudaDeviceOptions options;
-  // What NVRTC would make is none of this file's business: without nvcc the fake takes any image.
+  // This file does not test NVRTC: without nvcc the fake driver accepts any image.
   options.kernels.choice =
       cuda::kernel_fatbin().empty() ? cuda::KernelChoice::kNvrtc : cuda::KernelChoice::kFatbin;
   options.kernels.folders = {TDCORE_FAKE_PACKAGES};
@@ -42,7 +42,7 @@ struct Bench {
   }
 };
 
-/// Whole pages, given back.
+/// Whole pages, freed by the destructor.
 class Pages {
  public:
   explicit Pages(std::uint64_t bytes) : bytes_(bytes) {
@@ -121,7 +121,7 @@ void a_piece_that_cannot_be_pinned_undoes_the_others() {
   const Pages pages(3 * kPiece);
   cuda::CudaDevice& device = bench.open();
   bench.fake.fail_at["cuMemHostRegister"] = 3;
-  // In one piece it goes: the fourth call.
+  // The fourth call pins the memory in one piece.
   REQUIRE(device.pin(pages.at(), 3 * kPiece));
   REQUIRE(bench.fake.registered.size() == 1);
   REQUIRE(bench.fake.calls["cuMemHostUnregister"] == 2);
@@ -264,12 +264,12 @@ void a_word_that_does_not_arrive_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.drop_stream_writes = true;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kCommitKernel);
-  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is not seen by the host");
+  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is not visible to the host");
   bench.device.reset();
   bench.fake.drop_commit_kernel = true;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
   REQUIRE(bench.device->info().commit_mode_reason ==
-          "a write in stream order is not seen by the host; a commit kernel is not seen by the host");
+          "a write in stream order is not visible to the host; a commit kernel is not visible to the host");
 }
 
 void a_word_that_arrives_before_its_bytes_takes_the_next_commit_mode() {
@@ -277,14 +277,14 @@ void a_word_that_arrives_before_its_bytes_takes_the_next_commit_mode() {
   bench.fake.late_copies = true;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
   REQUIRE(bench.device->info().commit_mode_reason.starts_with(
-      "a write in stream order is seen before what was copied"));
+      "a write in stream order is visible before the copied bytes"));
 }
 
 void a_refused_write_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.failing["cuStreamWriteValue64"] = 801;
   REQUIRE(bench.open().info().best_commit_mode == CommitMode::kCommitKernel);
-  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is refused by the device");
+  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is rejected by the device");
 }
 
 void a_busy_device_polls() {

@@ -1,4 +1,4 @@
-// Finding the driver: one that serves, and every way of there being none.
+// Search for the driver: a driver that can be used, and every reason why there is none.
 #include "check.hpp"
 #include "cuda/driver.hpp"
 #include "fakes.hpp"

@@ -1,4 +1,4 @@
-// Capture on a device, on a simulated one: its records are those that the CPU path makes of the same tensors.
+// Capture on a simulated device: its records are equal to the records of the same tensors on the CPU.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -13,7 +13,7 @@ namespace {
 using namespace tdcore;
 using namespace tdcore::testing;
 
-/// Captures with both paths; true when all rows and payloads are the same, bit for bit.
+/// Captures on the device and on the CPU. True if all rows and payloads are equal, bit for bit.
 bool agrees_with_the_cpu(const std::vector<TensorRequest>& requests, const SimDeviceOptions& options = {}) {
   Rig rig(options);
   Ring ring(config(8 * kMiB, 256));
@@ -311,7 +311,7 @@ void several_streams_and_devices() {
       };
       while (!committed(second, 1)) std::this_thread::yield();
       REQUIRE(committed(first, 0) && committed(first, 1) && committed(second, 0));
-      second.captures->close();  // its stream may still ask the other's events
+      second.captures->close();  // its stream may still query events of the other device
     }
   });
   it("a mark with nothing before it is there at once", [] {

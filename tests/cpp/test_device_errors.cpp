@@ -1,4 +1,4 @@
-// Capture on a device that fails, is closed, is killed or commits too early: nothing is lost without a count,
+// Capture on a device that fails, is closed, is killed or commits too early. Every lost tensor is counted,
 // and no incomplete record is read as complete.
 #include <fcntl.h>
 #include <signal.h>
@@ -138,7 +138,7 @@ void closing() {
 }
 
 void early_words() {
-  if (kThreadSanitized) return;  // data that arrives after its commit is a data race, and said to be one
+  if (kThreadSanitized) return;  // data that arrives after its commit is reported as a data race
   it("a record whose word comes before its data is not taken before it is whole", [] {
     std::uint64_t early = 0;
     for (std::uint64_t seed = 1; seed <= 30; ++seed) {
@@ -169,7 +169,7 @@ void early_words() {
     for (const CommitMode commit_mode :
          {CommitMode::kStreamWrite, CommitMode::kCommitKernel, CommitMode::kPoll, CommitMode::kPoll}) {
       REQUIRE(rig.capture({tensor.request()}).kept == 1 && rig.captures->report().commit_mode == commit_mode);
-      early.fetch_add(3, std::memory_order_relaxed);  // as the consumer counts them
+      early.fetch_add(3, std::memory_order_relaxed);  // like the count of the consumer
     }
     REQUIRE(rig.captures->report().early_commits == 12);
     REQUIRE(rig.drain_all().rows.size() == 4);
@@ -192,7 +192,7 @@ void early_words() {
   }
 }
 
-/// Whether the row has the values that its number says.
+/// Whether the row has the values of its number.
 bool row_is_right(const Consumer& consumer, const IndexRow& row) {
   Tensor expected(Dtype::kF32, {3000});
   expected.fill(row.entry.name);
@@ -245,7 +245,7 @@ void killed_producers() {
 
 int main() {
   if (!kSanitized)
-    killed_producers();  // ThreadSanitizer sees one process only; forks of threads are slow there
+    killed_producers();  // ThreadSanitizer observes one process only, and forks with threads are slow
   failures_of_the_device();
   closing();
   early_words();

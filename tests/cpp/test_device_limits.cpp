@@ -1,4 +1,4 @@
-// Capture on a device when there is no room: in the ring, in the arena, in the tables; under every policy.
+// Capture on a device without room in the ring, in the arena or in the tables, under every policy.
 #include <cstring>
 #include <deque>
 #include <thread>
@@ -19,7 +19,7 @@ DrainedBatches drain_now(const Rig& rig) {
   return drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
 }
 
-/// Rows with that reason.
+/// Number of rows with this reason.
 std::uint64_t rows_with(const DrainedBatches& drained, DropReason reason, EntryStatus status) {
   std::uint64_t count = 0;
   for (const IndexRow& row : drained.rows)
@@ -61,7 +61,7 @@ void fifo_space() {
   });
 }
 
-/// Two allocations on one stream, each half of a memory, neither done; a third one takes the first half.
+/// Two unfinished allocations on one stream, each half of a memory. A third allocation takes the first half.
 void taking_what_is_in_use() {
   constexpr std::uint64_t kHalf = 100;
   struct Half {

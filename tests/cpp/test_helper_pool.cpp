@@ -1,5 +1,5 @@
-// The helpers of a capture: every unit once, one job at a time, nothing left behind; and the bits of one
-// thread.
+// The helpers of a capture: every unit runs once, one job at a time, without leaks; results have the bits of
+// one thread.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using namespace tdcore::testing;
 
 std::shared_ptr<const ForkGuard> guard() { return std::make_shared<const ForkGuard>(); }
 
-/// How often each unit was run.
+/// Number of runs of each unit.
 struct Marks {
   explicit Marks(std::uint32_t count) : counts(count) {}
   static void mark(void* context, std::uint32_t index) noexcept {
@@ -35,7 +35,7 @@ struct Marks {
   std::vector<int> counts;
 };
 
-/// The first unit waits for the second one to begin: in another thread, or it waits in vain.
+/// The first unit waits until the second unit has begun in another thread; otherwise its wait times out.
 struct Meeting {
   static void meet(void* context, std::uint32_t index) noexcept {
     auto& meeting = *static_cast<Meeting*>(context);
@@ -48,7 +48,7 @@ struct Meeting {
     }
     meeting.met = meeting.second_began.load(std::memory_order_relaxed);
   }
-  std::atomic<bool> second_began{false};  // relaxed: tells nothing but itself
+  std::atomic<bool> second_began{false};  // relaxed: orders no other access
   bool met = false;                       // run() publishes it
 };
 
@@ -132,7 +132,7 @@ int main() {
     REQUIRE(ring.helpers() == nullptr);
     REQUIRE(tensors.capture_into(ring).kept == 0);
   });
-  if (!kThreadSanitized) {  // which does not follow forks of a process with threads
+  if (!kThreadSanitized) {  // ThreadSanitizer does not support forks of a process with threads
     it("a forked child leaves the helpers to its parent", [] {
       auto ring = std::make_unique<Ring>(with_threads(2));
       Consumer consumer(ring->memory());

@@ -1,4 +1,4 @@
-// Where kernels come from: the fatbin, NVRTC, the cache; and what is said when there is none.
+// Origins of the kernels: the fatbin, NVRTC, the cache; and the messages if there are none.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ FakeNvrtc& fresh_nvrtc() {
   return fake;
 }
 
-/// A folder of its own, removed.
+/// A temporary folder, removed by the destructor.
 class Folder {
  public:
   Folder() {
@@ -67,7 +67,7 @@ void the_source_holds_the_kernels_and_everything_that_they_include() {
   for (const char* const name : {"tdcore_stats(", "tdcore_pack(", "tdcore_commit("}) {
     REQUIRE(source.find(name) != std::string_view::npos);
   }
-  // What is left is for the CPU: tests/cpp/gpu_emulation.hpp.
+  // The remaining code is for the CPU: tests/cpp/gpu_emulation.hpp.
   std::size_t includes = 0;
   for (std::size_t at = 0; (at = source.find("#include \"", at)) != std::string_view::npos; ++at) ++includes;
   REQUIRE(includes <= 1);

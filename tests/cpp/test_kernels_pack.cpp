@@ -1,5 +1,5 @@
-// The pack kernel, thread by thread on the CPU (gpu_emulation.hpp), against copy_strided(), and the rounding
-// to 16 bits against a search for the nearest value.
+// The pack kernel, thread by thread on the CPU (gpu_emulation.hpp), compared with copy_strided(), and the
+// rounding to 16 bits compared with a search for the nearest value.
 #include <string>
 #include <vector>
 
@@ -13,7 +13,7 @@ using namespace tdcore::testing;
 
 constexpr unsigned char kUntouched = 0xEE;
 
-/// 16-byte aligned memory with a margin behind it.
+/// 16-byte aligned memory with a margin after it.
 struct Packed {
   std::vector<uint4> memory;
   std::size_t bytes;
@@ -28,7 +28,7 @@ struct Packed {
   }
 };
 
-/// Pieces to pack in one launch, and the bytes that must come out.
+/// Pieces to pack in one launch, and the expected bytes.
 struct List {
   std::vector<Piece> pieces;
   std::vector<Packed> packed;
@@ -121,14 +121,14 @@ void strided() {
   list.compare_all({.blocks = 9, .resident = 4, .seed = 11});
 }
 
-/// The nearest float16 or bfloat16; of two, the even one.
+/// The nearest float16 or bfloat16, ties to even.
 std::uint16_t nearest(double value, Dtype dtype) {
   const bool bf16 = dtype == Dtype::kBF16;
   if (!std::isfinite(value)) return encode_half(value, dtype);
   const std::uint16_t below = encode_half(value, dtype);
   const unsigned low = below & 0x7fffu, exponent_bits = bf16 ? 8 : 5, mantissa_bits = bf16 ? 7 : 10;
   const auto decoded = [&](unsigned bits) {
-    const double largest_power = bf16 ? 0x1p128 : 0x1p16;  // what comes after the largest value
+    const double largest_power = bf16 ? 0x1p128 : 0x1p16;  // the power of two after the largest value
     const double x =
         decode_small_float(bits, static_cast<int>(exponent_bits), static_cast<int>(mantissa_bits), true);
     return std::isinf(x) ? largest_power : x;
@@ -141,7 +141,7 @@ std::uint16_t nearest(double value, Dtype dtype) {
   return static_cast<std::uint16_t>((below & 0x8000u) | (up ? low + 1 : low));
 }
 
-/// Values equal to, next to and between values of 16 bits, and all kinds of others.
+/// Values equal to, next to and between values of 16 bits, and random values.
 std::vector<double> values_to_round(Dtype to) {
   const bool bf16 = to == Dtype::kBF16;
   std::mt19937_64 random{53};

@@ -1,5 +1,6 @@
-// The statistics kernel, thread by thread on the CPU (gpu_emulation.hpp), against a reference in long double:
-// lists of tensors of every dtype, size, alignment and layout, and the same bits for every grid and order.
+// The statistics kernel, thread by thread on the CPU (gpu_emulation.hpp), compared with a reference in long
+// double: lists of tensors of every dtype, size, alignment and layout, and equal bits for every grid and
+// order.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ Piece piece_of(const Bytes& bytes, Dtype dtype, std::size_t elements, std::size_
   return piece;
 }
 
-/// A list of tensors with their bytes, and what the statistics must be.
+/// A list of tensors with their bytes, and the expected statistics.
 struct List {
   std::vector<Bytes> memory;
   std::vector<Piece> pieces;
@@ -51,7 +52,7 @@ struct List {
   }
 };
 
-/// Bits of every kind, but magnitudes whose squares float64 holds.
+/// Bits of every kind, with magnitudes whose squares are in the range of float64.
 Bytes tame_bytes(std::size_t count, Dtype dtype, unsigned seed) {
   Bytes bytes = random_bytes(count, seed);
   if (dtype == Dtype::kF64) {

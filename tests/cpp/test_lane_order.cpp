@@ -1,5 +1,5 @@
 // One order of tickets over all lanes: turns, markers, restart at any moment, death, many threads.
-// (model_lanes.cpp goes through the protocol in all interleavings; stress_lanes.cpp kills processes.)
+// (model_lanes.cpp checks all interleavings of the protocol; stress_lanes.cpp kills processes.)
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -33,7 +33,7 @@ bool torn_is(const Consumer& consumer, std::uint64_t count) {
   return consumer.counters().drops[static_cast<std::size_t>(DropReason::kTorn)].tensors == count;
 }
 
-/// A marker in any lane, as a device's capture makes it.
+/// A marker in any lane, like a marker of a device's capture.
 void mark(Ring& lane, std::int64_t time_ns) {
   const Reservation room = lane.try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   REQUIRE(static_cast<bool>(room));
@@ -43,7 +43,7 @@ void mark(Ring& lane, std::int64_t time_ns) {
   lane.commit(room);
 }
 
-/// The lanes of the next records, in the order of their tickets: "0121"; 'm' behind a marker.
+/// The lanes of the next records, in the order of their tickets: "0121"; 'm' after a marker.
 std::string taken(Consumer& consumer, std::size_t most = 1000) {
   std::string lanes;
   for (std::size_t i = 0; i < most; ++i) {
@@ -151,7 +151,7 @@ void markers() {
       std::array<std::deque<std::pair<DeviceRecord, bool>>, 3> open;  // reserved: is it committed?
       std::array<std::uint64_t, 3> read{};
       std::array<std::uint64_t, 3> reserved{};
-      std::array<std::uint64_t, 3> needed{};  // by the marker that waits
+      std::array<std::uint64_t, 3> needed{};  // for the waiting marker
       bool waits = false;
       const auto whole_prefix = [&](std::size_t lane) {
         std::uint64_t whole = reserved[lane] - open[lane].size();
@@ -317,7 +317,7 @@ void death() {
     }
     for (int round = 0; round < 2; ++round) {  // before and after the late commit
       Consumer next(ring.memories());
-      const std::optional<RecordView> torn = next.next(false);  // does not know yet
+      const std::optional<RecordView> torn = next.next(false);  // has not detected the death yet
       REQUIRE(torn && torn->torn && torn->ticket == 0 && torn->lane == 1);
       const std::optional<RecordView> kept = next.next(false);
       REQUIRE(kept && !kept->torn && kept->ticket == 1);
@@ -332,7 +332,7 @@ void death() {
 
 // ---- threads
 
-/// Host threads, "device" threads that commit out of order, and a consumer that is dropped now and then.
+/// Host threads, "device" threads that commit out of order, and a consumer that is dropped at times.
 void crowd() {
   it("no record is lost, repeated, torn or reordered among lanes, devices and a consumer", [] {
     constexpr std::size_t kCrowd = 3;
@@ -370,7 +370,7 @@ void crowd() {
       const DrainedBatches drained = drain(*consumer, kAll, 100, false);
       bad += drained.torn;
       for (const IndexRow& row : drained.rows) {
-        if (row.ticket < new_from) continue;  // read before, by one that was dropped
+        if (row.ticket < new_from) continue;  // already read by a dropped consumer
         const Batch& batch = drained.batches[static_cast<std::size_t>(&row - drained.rows.data())];
         bad += row.ticket != new_from++ || row.step != expected[batch.lane]++ ? 1 : 0;
         for (std::uint64_t i = 0; i < row.entry.payload_bytes; ++i)
@@ -384,7 +384,8 @@ void crowd() {
       if (drained.rows.empty()) std::this_thread::yield();
     }
     for (std::thread& thread : threads) thread.join();
-    release(*consumer, drain(*consumer, kAll, 100, false));  // what the last one that was dropped had read
+    release(*consumer,
+            drain(*consumer, kAll, 100, false));  // records that the last dropped consumer had read
     REQUIRE(bad == 0 && ring.early_commits() == 0 && ring.progress().pending_records == 0);
   });
 }

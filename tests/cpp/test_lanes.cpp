@@ -1,5 +1,5 @@
-// Rings with lanes: their memory and life, records that a device commits, early ones. (Their order:
-// test_lane_order.cpp.)
+// Rings with lanes: their memory and life, records that a device commits, early records. (test_lane_order.cpp
+// tests their order.)
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,7 +73,7 @@ void memory() {
   it("a lane whose memory is refused says why, again and again, and the ring goes on", [] {
     RingConfig huge = laned(2);
     huge.device_lane_bytes = std::uint64_t{64} << 30;
-    if (available_memory_bytes() > huge.device_lane_bytes) return;  // would be granted here
+    if (available_memory_bytes() > huge.device_lane_bytes) return;  // this machine has enough memory
     Ring ring(huge);
     Consumer consumer(ring.memories());
     std::vector<std::thread> threads;

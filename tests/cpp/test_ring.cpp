@@ -201,7 +201,7 @@ void consumers() {
     slots[0].bytes = kSmallData;
     slots[1].position = kPositionMask + 1;
     slots[2].offset = kSmallData - kUnitBytes;
-    slots[2].bytes = 128;  // over the end
+    slots[2].bytes = 128;  // beyond the end
     for (unsigned i = 0; i < 3; ++i) {
       const std::optional<RecordView> record = consumer.next(false);
       REQUIRE(record && record->torn && record->data == nullptr);
@@ -237,7 +237,7 @@ void death() {
     ring.abort(last);
   });
   it("torn records are counted once, wherever a consumer is killed while counting", [] {
-    // The note of a release that did not happen, that did happen, and half a note.
+    // The note of a release that did not happen, of a release that did happen, and a partial note.
     const auto total = [](std::uint64_t note_ticket, std::uint64_t note_total, std::uint64_t already) {
       Ring ring(config());
       ControlPage& control = ring.memory()->control();
@@ -322,7 +322,7 @@ void waiting() {
     Ring ring(config(kSmallData, 16, FullPolicy::kBlock));
     Consumer consumer(ring.memory());
     for (unsigned i = 0; i < 16; ++i) REQUIRE(put(ring, 64, i));
-    for (int i = 0; i < 50'000; ++i) {  // would take 1000 s if each waited
+    for (int i = 0; i < 50'000; ++i) {  // 1000 s if each call waited
       if (ring.wait_for_room(64)) REQUIRE(false);
     }
     (void)consumer.next(false);
@@ -350,8 +350,7 @@ void waiting() {
 // ---- threads
 
 /// Four producers and one consumer on a ring so small that it is nearly always full; every byte is checked.
-/// Under ThreadSanitizer this watches the orderings: both sides use one mapping, which TSan needs to see
-/// them.
+/// ThreadSanitizer checks the memory orders here, because both sides use one mapping.
 void crowd() {
   it("no record is lost, torn or reordered among four producers and a consumer", [] {
     constexpr unsigned kThreads = 4;

@@ -1,4 +1,4 @@
-// Growth: the table of names and the ring take memory when they need it, and readers follow.
+// Growth: the table of names and the ring allocate memory when they need it, and readers use it.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -25,7 +25,7 @@ RingConfig growing(std::uint64_t data_bytes, std::uint64_t first, std::uint64_t 
   return result;
 }
 
-/// Memory is short as long as this lives.
+/// Limits the available memory until destruction.
 class Short {
  public:
   explicit Short(std::uint64_t bytes) { pretend_available_memory(bytes); }
@@ -46,7 +46,7 @@ void rings() {
       unsigned read = 0;
       const auto size_of = [](unsigned i) { return 1 + (i * std::uint64_t{7919}) % 9000; };
       for (unsigned i = 0; i < 2000; ++i) {
-        if (!put(ring, size_of(i), i, i % 3 == 0 ? 4096 : 64)) {  // full: give some back
+        if (!put(ring, size_of(i), i, i % 3 == 0 ? 4096 : 64)) {  // full: release some records
           while (read + 5 < i) {
             const std::optional<RecordView> record = consumer.next(false);
             REQUIRE(record && holds(*record, size_of(read), read) && record->ticket == read);
@@ -75,7 +75,7 @@ void rings() {
     Ring ring(config(256 * kMib, 16384));
     Consumer consumer(ring.memory());
     const std::uint64_t before = ring.memory_bytes();
-    for (unsigned i = 0; i < 5000; ++i) {  // 100 MiB in all
+    for (unsigned i = 0; i < 5000; ++i) {  // 100 MiB in total
       REQUIRE(put(ring, 20'000, i) && consumer.next(false));
       release_all(consumer);
     }
@@ -102,7 +102,7 @@ void rings() {
       REQUIRE(ring.growth_refusal().find("bytes available") != std::string::npos);
       REQUIRE(!ring.wait_for_room(4 * kMib));  // no wait could help
     }
-    while (!put(ring, 100'000, 1)) std::this_thread::yield();  // the next try is a second later
+    while (!put(ring, 100'000, 1)) std::this_thread::yield();  // the ring tries again after a second
     REQUIRE(ring.growth_refusal().empty() && consumer.data_bytes() == 64 * kMib);
     REQUIRE(put(ring, 4 * kMib, 2));
   });

@@ -27,7 +27,7 @@ namespace {
 using namespace tdcore;
 using namespace tdcore::testing;
 
-/// Runs `body` in a forked child; its exit status, or -1.
+/// Runs `body` in a forked child. Returns its exit status, or -1.
 template <typename Body>
 int in_child(Body&& body) {
   const pid_t pid = ::fork();
@@ -43,8 +43,8 @@ void life() {
   it("in a forked child every entry point does nothing and the parent's ring stays as it is", [] {
     auto ring = std::make_unique<Ring>(config());
     auto consumer = std::make_unique<Consumer>(ring->memory());
-    // ThreadSanitizer does not know that the parent's thread is not in the child, where the ring is destroyed
-    // too.
+    // The child also destroys the ring, and ThreadSanitizer does not detect that the parent's thread is not
+    // in the child.
     if (!kSanitized) ring->start_prefault();
     REQUIRE(put(*ring, 64, 1));
     const Reservation open = ring->try_reserve(RecordKind::kBatch, 64, 64);
@@ -64,7 +64,7 @@ void life() {
       ring->close();
       consumer.reset();
       ring.reset();
-      // A ring of the child's own works.
+      // A new ring of the child works.
       Ring own(config());
       return ok && own.usable() && put(own, 64, 3) ? 0 : 1;
     });

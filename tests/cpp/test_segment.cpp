@@ -1,5 +1,5 @@
-// What a drain takes and refuses, how its payloads are laid out as a file, and how the file is written.
-// (tests/test_ring.py opens the files with the safetensors library.)
+// Records that a drain accepts and rejects, the layout of their payloads in a file, and the write of the
+// file. (tests/test_ring.py opens the files with the safetensors library.)
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ RingConfig config(std::uint64_t data_bytes = std::uint64_t{8} << 20) {
   return result;
 }
 
-/// A sound entry of a 1-d F32 tensor with `elements` at `offset` of the payload.
+/// A valid entry of a 1-d F32 tensor with `elements` at `offset` of the payload.
 Entry floats(std::uint32_t name, std::uint64_t elements, std::uint64_t offset) {
   Entry entry{};
   entry.payload_offset = offset;
@@ -50,7 +50,7 @@ Entry floats(std::uint32_t name, std::uint64_t elements, std::uint64_t offset) {
   return entry;
 }
 
-/// An entry with statistics only.
+/// An entry with only statistics.
 Entry without_payload() {
   Entry entry = floats(0, 100, kNoPayload);
   entry.payload_bytes = 0;
@@ -65,7 +65,7 @@ struct BatchToPut {
   std::function<void(BatchHeader&, std::byte* record)> spoil = {};
 };
 
-/// Commits the batch; its payload bytes count up from `seed`.
+/// Commits the batch. Its payload bytes increase from `seed`.
 void put(Ring& ring, const BatchToPut& batch, unsigned seed = 1) {
   const std::uint64_t entries_end = sizeof(BatchHeader) + batch.entries.size() * sizeof(Entry);
   const std::uint64_t align = batch.payload_bytes >= kDirectPayloadBytes ? kPageBytes : kTensorAlignBytes;

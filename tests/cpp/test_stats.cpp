@@ -1,6 +1,6 @@
-// reduce() against a plain reference in long double: every dtype, every instruction set the machine has, the
-// awkward distributions. Counts, extremes and the histogram must be equal; sums within the tolerance
-// stats/cpu.hpp states.
+// reduce() compared with a plain reference in long double: every dtype, every instruction set of the machine,
+// difficult distributions. Counts, extremes and the histogram must be equal; sums must be within the
+// tolerance in stats/cpu.hpp.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -34,11 +34,11 @@ void compare_at_every_level(const Bytes& bytes, Dtype dtype, const std::string& 
   for (const char* level : kLevels) {
     const TensorStats got = tdcore::reduce_at_level(level, bytes.data(), elements, dtype);
     if (got.count == 0 && elements != 0) {
-      continue;  // not this machine's
+      continue;  // not available on this machine
     }
     compare(got, want, dtype, what + " as " + name(dtype) + " at " + level);
   }
-  // Off alignment, with the copy: the same result, the same bytes, nothing written beyond them.
+  // Not aligned, with the copy: the same result, the same bytes, and no writes beyond the end.
   Bytes shifted(bytes.size() + 16, 0xab);
   Bytes copy(bytes.size() + 80, 0xcd);
   std::copy(bytes.begin(), bytes.end(), shifted.begin() + 1);
@@ -81,7 +81,7 @@ void integer_extremes_match_the_reference() {
   }
   std::vector<std::int64_t> big(5000);
   for (std::size_t i = 0; i < big.size(); ++i) {
-    big[i] = (std::int64_t{1} << 53) + static_cast<std::int64_t>(i);  // beyond what float64 holds exactly
+    big[i] = (std::int64_t{1} << 53) + static_cast<std::int64_t>(i);  // not exact in float64
   }
   Bytes bytes(big.size() * 8);
   std::memcpy(bytes.data(), big.data(), bytes.size());

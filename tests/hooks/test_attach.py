@@ -311,7 +311,7 @@ def test_a_script_with_a_hook_of_its_own_is_left_to_it(watch: Watch, make_hook: 
     own.register_module(model)
     train(model, sgd(model), steps=2)
     assert watched.hooks == []
-    assert watched.said == ["the script has a hook of its own, so `tdcore run` adds none"]
+    assert watched.said == ["the script has its own hook, so `tdcore run` adds none"]
     assert own.global_step == 1
     assert "backward" in torch.Tensor.__dict__
     assert torch.Tensor.__dict__["backward"] is torch.Tensor.backward

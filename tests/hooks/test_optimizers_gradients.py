@@ -135,11 +135,11 @@ def test_gradients_that_come_by_no_backward_are_noted_as_missing(
     # the next step writes the note, so the run has it even if the training is killed
     model(torch.randn(5, 4))
     wait_until((Path(hook.out_dir) / "collections.json").exists)
-    assert "hooks of its parameters received no gradient" in not_captured(hook)
+    assert "hooks on its parameters received no gradient" in not_captured(hook)
     run = read_run(hook)
     assert run.steps(GRADIENT)[0] == 0
     assert not run.of(BACKWARD) + run.of(PART)
-    assert "hooks of its parameters received no gradient" in not_captured(hook)
+    assert "hooks on its parameters received no gradient" in not_captured(hook)
 
 
 def accumulate(hook: Hook | None, record: Record, *, by_hand: bool = False) -> None:

@@ -109,7 +109,7 @@ def test_an_error_in_the_capture_never_reaches_the_training_and_is_said_once(
     hook.register_loss(criterion)
     losses = train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=5, criterion=criterion)
     assert len(losses) == 5
-    parts = [message for message in caplog.messages if "is switched off after an error" in message]
+    parts = [message for message in caplog.messages if "may record nothing more" in message]
     assert 1 <= len(parts) == len(set(parts)) <= 2
     hook.close()
     document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
@@ -126,7 +126,7 @@ def test_a_fault_in_one_part_leaves_the_others_on(
     hook.register_module(model)
     monkeypatch.setattr("tdcore.hooks.pytorch.forward.module_hooks.ModuleHook._spec_for", fail)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
-    assert "activations is switched off" in caplog.text
+    assert "the part 'activations' of the hook failed" in caplog.text
     assert hook.counters().tensors >= 16  # weights and gradients of two steps
 
 
@@ -140,7 +140,7 @@ def test_wrong_values_of_the_script_are_not_its_end(
     hook.save_scalar("y", 2.0)
     hook.save_tensor("z", object())
     hook.record_tensor_value("loss", None)
-    assert "save_scalar is switched off" in caplog.text
+    assert "the part 'save_scalar' of the hook failed" in caplog.text
     assert hook.counters().tensors >= 1
 
 

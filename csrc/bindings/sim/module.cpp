@@ -13,7 +13,7 @@ namespace py = pybind11;
 namespace tdcore {
 namespace {
 
-/// A test's handle to the simulated device of a ring. The ring owns the device.
+/// Handle of a test to the simulated device of a ring. The ring owns the device.
 struct SimulatedDevice {
   py::object ring;  // keeps the device alive
   SimDevice* device;
@@ -43,24 +43,24 @@ SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t se
 }
 
 constexpr const char* kSimulateDoc =
-    R"(Makes device `id` of a ring a simulated device: its memory is host memory, its streams are threads.
+    R"(Make device `id` of a ring a simulated device. Its memory is host memory, and its streams are threads.
 
 Args:
-    ring: a `tdcore._core.Ring` with a free device lane.
-    id: number of the device.
-    seed: of all delays.
-    delay_us: longest delay before a piece of work, in microseconds.
-    host_tensors: tensors in host memory are captured as if they were on this device. Its kernels then run
-        within the call that launches them, because the training may overwrite host memory at any time.
-    rung: the best way to commit records: 'stream_write', 'commit_kernel' or 'poll'.
-    fails_after: number of pieces of work after which the device refuses all work.
-    early_words: some records are committed before their values are written.
+    ring: A `tdcore._core.Ring` with a free device lane.
+    id: Number of the device.
+    seed: Seed of all delays.
+    delay_us: Longest delay before a piece of work, in microseconds.
+    host_tensors: Capture tensors in host memory as if they were on this device. Its kernels then run within
+        the call that launches them, because the training may overwrite host memory at any time.
+    rung: The best way to commit records: 'stream_write', 'commit_kernel' or 'poll'.
+    fails_after: Number of pieces of work after which the device rejects all work.
+    early_words: Commit some records before their values are written.
 
 Returns:
     A handle to the device.
 
 Raises:
-    ValueError: the ring has no device lanes, or the device is in use.)";
+    ValueError: The ring has no device lanes, or the device is in use.)";
 
 }  // namespace
 
@@ -68,19 +68,20 @@ void bind_simulated_device(py::module_& module) {
   py::class_<SimulatedDevice>(module, "SimulatedDevice", "Handle to a simulated device of a ring.")
       .def(
           "pause", [](const SimulatedDevice& self) { self.device->pause(); },
-          "Stops all work until resume(). Enqueued work stays in flight.")
+          "Stop all work until resume(). Enqueued work stays pending.")
       .def(
           "resume", [](const SimulatedDevice& self) { self.device->resume(); },
-          "Continues the work after pause().")
+          "Continue the work after pause().")
       .def(
           "fail", [](const SimulatedDevice& self) { self.device->fail(); },
-          "Makes the device refuse all work from now on.")
+          "Make the device reject all further work.")
       .def(
           "set_capturing",
           [](const SimulatedDevice& self, StreamHandle stream, bool capturing) {
             self.device->set_capturing(stream, capturing);
           },
-          py::arg("stream"), py::arg("capturing"), "Sets whether the stream is being captured into a graph.")
+          py::arg("stream"), py::arg("capturing"),
+          "Set whether the stream is being captured into a CUDA graph.")
       .def(
           "synchronize",
           [](const SimulatedDevice& self, StreamHandle stream) {
@@ -88,13 +89,13 @@ void bind_simulated_device(py::module_& module) {
             return self.device->synchronize(stream);
           },
           py::arg("stream"),
-          "Waits until all enqueued work of the stream has run. False when the device has lost it.")
+          "Wait until all enqueued work of the stream has run. Returns False if the device has lost it.")
       .def_property_readonly(
           "operations", [](const SimulatedDevice& self) { return self.device->operations(); },
           "Number of pieces of work that the device has accepted.")
       .def_property_readonly(
           "violations", [](const SimulatedDevice& self) { return self.device->violations(); },
-          "Number of writes outside of an allocation, and of launches whose counters were in use.");
+          "Number of writes outside of an allocation, plus number of launches whose counters were in use.");
   module.def("simulate_device", &simulate_device, py::arg("ring"), py::arg("id") = 0, py::kw_only(),
              py::arg("seed") = 1, py::arg("delay_us") = 20, py::arg("host_tensors") = false,
              py::arg("rung") = "stream_write", py::arg("fails_after") = ~std::uint64_t{0},
@@ -104,6 +105,6 @@ void bind_simulated_device(py::module_& module) {
 }  // namespace tdcore
 
 PYBIND11_MODULE(_sim, module) {
-  module.doc() = "Simulated devices for the rings of tdcore._core: tests of the GPU part without a GPU.";
+  module.doc() = "Simulated devices for the rings of tdcore._core, which test the GPU part without a GPU.";
   tdcore::bind_simulated_device(module);
 }

@@ -8,8 +8,9 @@
 namespace tdcore {
 namespace {
 
-/// Full count of records before `head`, from the count stored before it. A consumer killed between the two
-/// stores left a count that is ahead by less than a lap; the low bits of the head say by how much.
+/// Full count of records before `head`, from the count that was stored before `head`. A consumer that was
+/// killed between the two stores left a count that is ahead by less than a lap; the low bits of the head give
+/// the difference.
 std::uint64_t full_ticket(std::uint64_t stored, Cursor head) noexcept {
   return stored - ((stored - head.ticket) & kTicketMask);
 }
@@ -20,7 +21,7 @@ bool fits_control(const std::string& text) noexcept {
   return !text.empty() && text.size() <= kControlTextBytes;
 }
 
-/// Relaxed: the word that says how many there are is stored after them, with release.
+/// Relaxed: the word with the number of bytes is stored after them, with release.
 void write_words(ControlWords& to, const std::string& text) noexcept {
   std::uint64_t words[kControlTextBytes / 8] = {};
   std::memcpy(words, text.data(), text.size());
@@ -32,7 +33,7 @@ struct Backlog {
   std::uint64_t bytes = 0;
 };
 
-/// Reserved in a lane and not given back. Nothing in a forked child.
+/// Records and bytes that are reserved in a lane and not released. Zero in a forked child.
 Backlog backlog_of(const RingMemory& lane) noexcept {
   if (!lane.here()) return {};
   const ControlPage& control = lane.control();
@@ -42,7 +43,7 @@ Backlog backlog_of(const RingMemory& lane) noexcept {
   return {tail.tickets_since(head), tail.units_since(head) * kUnitBytes};
 }
 
-/// Bytes that the lane may come to hold. Relaxed: a hint. All of them in a forked child.
+/// Data bytes to which the lane may grow. Relaxed: a hint. The full size in a forked child.
 std::uint64_t data_limit(const RingMemory& lane) noexcept {
   if (!lane.here()) return lane.data_bytes();
   const std::uint64_t limit = lane.control().data_limit.load(std::memory_order_relaxed);
@@ -65,7 +66,7 @@ Consumer::Consumer(std::vector<std::shared_ptr<RingMemory>> lanes)
     released_ = cursor_;
     return;
   }
-  // Acquire: pairs with the release of the consumer before, so head_ticket is at least as new.
+  // Acquire: pairs with the release of the previous consumer, so head_ticket is at least as new.
   const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));
   cursor_.lanes[0] = head;
   cursor_.ticket = full_ticket(control.head_ticket.load(std::memory_order_relaxed), head);
@@ -79,23 +80,25 @@ void Consumer::check_lanes() const {
   if (main.device_lanes + std::size_t{1} != lanes_.size()) {
     throw std::invalid_argument("this ring has " + std::to_string(main.device_lanes) +
                                 " device lanes, got the descriptors of " + std::to_string(lanes_.size() - 1) +
-                                "; pass all of Ring.fds, in their order");
+                                "; pass all descriptors of Ring.fds, in their order");
   }
   std::uint64_t slots = 0;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     const ControlPage& control = lanes_[lane]->control();
     slots += lanes_[lane]->slot_count();
     if (lane > 0 && (control.family != main.family || control.lane != lane)) {
-      throw std::invalid_argument("descriptor " + std::to_string(lane) +
-                                  " is not that lane of this ring; pass all of Ring.fds, in their order");
+      throw std::invalid_argument(
+          "descriptor " + std::to_string(lane) +
+          " is not that lane of this ring; pass all descriptors of Ring.fds, in order");
     }
   }
   if (lanes_.size() > 1 && lanes_[0]->order_entries() < slots)
-    throw std::invalid_argument("this ring cannot keep the order of the records of its lanes");
+    throw std::invalid_argument("this ring is too small to store the order of the records of its lanes");
 }
 
-/// Second half of the count begun in release(): when the head is where the note says, its total is the total.
-/// Storing it twice does no harm, and a note for a release that did not happen is ignored and written again.
+/// Second half of the count that release() begins: if the head is at the place in the note, the total in the
+/// note is valid. Storing it twice does no harm. A note of a release that did not happen is ignored and
+/// overwritten.
 void Consumer::finish_torn_count() noexcept {
   ControlPage& control = memory()->control();
   if (released_.ticket == 0 || control.note_ticket.load(std::memory_order_relaxed) != released_.ticket)
@@ -113,7 +116,7 @@ RecordView Consumer::take(std::uint32_t lane, const Found& found) noexcept {
   return view;
 }
 
-/// A guard against a wrong verdict; relaxed, it orders nothing.
+/// Protects the ring if the producer was wrongly considered dead. Relaxed: the flag orders no other access.
 void Consumer::mark_dead() noexcept {
   for (const std::shared_ptr<RingMemory>& lane : lanes_)
     lane->control().marked_dead.store(1, std::memory_order_relaxed);
@@ -147,7 +150,7 @@ std::optional<RecordView> Consumer::next_of_all(bool producer_dead) noexcept {
     if (choice->found.left_behind) mark_dead();
     const bool torn = choice->found.what == Found::What::kTorn;
     if (order_.append(cursor_.ticket, {choice->lane, torn})) return take(choice->lane, choice->found);
-    word = order_.at(cursor_.ticket);  // another consumer has attached, and was first
+    word = order_.at(cursor_.ticket);  // another consumer has attached, and has written the word first
     if (!word) return std::nullopt;
   }
   const RingMemory& lane = *lanes_[word->lane];
@@ -175,15 +178,15 @@ void Consumer::release(const Mark& first, const Mark& end, std::uint64_t torn) {
   }
   if (!alone) {
     throw std::logic_error(
-        "another consumer has attached to this ring; what this one read since then is void");
+        "another consumer has attached to this ring; records that this consumer read since then are void");
   }
 }
 
-/// False when the head is not where this consumer left it.
+/// False if the head is not where this consumer has stored it.
 bool Consumer::release_one(const Mark& end, std::uint64_t torn) noexcept {
   ControlPage& control = memory()->control();
   if (torn > 0) {
-    // Release: in this order for a consumer that attaches after a kill, so that a note is whole or void.
+    // Release: in this order for a consumer that attaches after a kill, so that a note is complete or void.
     const std::uint64_t counted =
         control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.load(std::memory_order_relaxed);
     control.note_ticket.store(~std::uint64_t{0}, std::memory_order_release);
@@ -191,8 +194,8 @@ bool Consumer::release_one(const Mark& end, std::uint64_t torn) noexcept {
     control.note_ticket.store(end.ticket, std::memory_order_release);
   }
   control.head_ticket.store(end.ticket, std::memory_order_relaxed);  // before head; see full_ticket()
-  // Release: pairs with the acquire in Ring::reserve(); all our reads of these records are done.
-  // A swap, not a store: a consumer that was thought dead and woke up must not move the head back.
+  // Release: pairs with the acquire in Ring::reserve(); this consumer's reads of these records are done. A
+  // swap, not a store: a consumer that was considered dead and wakes up must not move the head back.
   std::uint64_t expected = released_.lanes[0].pack();
   return control.head.compare_exchange_strong(expected, end.lanes[0].pack(), std::memory_order_release,
                                               std::memory_order_relaxed);
@@ -248,7 +251,7 @@ void Consumer::count_drop(DropReason reason, std::uint64_t tensors, std::uint64_
 void Consumer::report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
                       const std::string* error) noexcept {
   if (!memory()->here()) return;
-  constexpr auto kRelaxed = std::memory_order_relaxed;  // hints for progress(); they order nothing
+  constexpr auto kRelaxed = std::memory_order_relaxed;  // hints for progress(), which order no other access
   ControlPage& control = memory()->control();
   control.records.fetch_add(records, kRelaxed);
   control.bytes.fetch_add(bytes, kRelaxed);
@@ -256,7 +259,7 @@ void Consumer::report(std::uint64_t records, std::uint64_t bytes, std::uint64_t 
   control.last_step.store(std::max(control.last_step.load(kRelaxed), last_step), kRelaxed);
   if (error != nullptr) {
     write_error_text(control.error, *error);
-    if (!error->empty()) control.errors.fetch_add(1, kRelaxed);  // empty: the trouble is over
+    if (!error->empty()) control.errors.fetch_add(1, kRelaxed);  // empty: the error is over
   }
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   control.heartbeat_ns.store(static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count()), kRelaxed);
@@ -265,7 +268,7 @@ void Consumer::report(std::uint64_t records, std::uint64_t bytes, std::uint64_t 
 bool Consumer::request_stop(const std::string& text) noexcept {
   if (!memory()->here() || !fits_control(text)) return false;
   ControlPage& control = memory()->control();
-  if (control.stop_bytes.load(std::memory_order_relaxed) != 0) return true;  // the first request stands
+  if (control.stop_bytes.load(std::memory_order_relaxed) != 0) return true;  // the first request stays
   write_words(control.stop_words, text);
   control.stop_bytes.store(text.size(),
                            std::memory_order_release);  // pairs with the acquire in Ring::stop_request()
@@ -275,7 +278,7 @@ bool Consumer::request_stop(const std::string& text) noexcept {
 bool Consumer::try_post_request(const std::string& text) noexcept {
   if (!memory()->here() || !fits_control(text)) return false;
   ControlPage& control = memory()->control();
-  const std::uint64_t posted = control.requests_posted.load(std::memory_order_relaxed);  // ours alone
+  const std::uint64_t posted = control.requests_posted.load(std::memory_order_relaxed);  // written only here
   // Acquire: pairs with the release in Ring::take_request(); the trainer has read the words.
   if (control.requests_taken.load(std::memory_order_acquire) != posted) return false;
   write_words(control.request_words, text);

@@ -1,23 +1,27 @@
-// consumer.hpp: the consumer side of the ring: reads records in ticket order and gives their space back.
-// Of a trainer with accelerators it reads the main ring and all lanes, in one order of tickets
+// consumer.hpp: the consumer side of the ring: reads records in ticket order and releases their space.
+// For a trainer with accelerators, the consumer reads the main ring and all lanes, in one order of tickets
 // (lane_order.hpp).
 //
-// One consumer at a time, in the flusher's process or in a thread of the trainer. It may be killed at any
-// moment; the next one attaches to the same memory and goes on at the first record not given back
-// (ring.hpp, 8). next() only reads; release() makes what was read final.
-// Threads: one thread at a time for next(), seek(), release(), names(); the rest from any thread.
-// Nothing here waits, and nothing read from the ring is followed before it was checked.
+// There is one consumer at a time, in the flusher's process or in a thread of the trainer. A consumer may be
+// killed at any moment; the next consumer attaches to the same memory and continues at the first record that
+// was not released (ring.hpp, 8). next() only reads; release() makes the reads final.
+// Threads: one thread at a time for next(), seek(), release(), names(); other methods from any thread.
+// The consumer never waits, and checks every value from the ring before it uses the value.
 //
 // Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives:
-// the consumer stops there. When the caller has detected its end (producer_dead), every such slot below the
-// reservation word is torn: it is counted and skipped, and only its commit word is read. The first skipped
-// slot also sets control.marked_dead, in all lanes: if a producer is alive after all, it gets no more room. A
-// committed slot with an impossible place or size is corrupt and treated as torn, alive or not.
-// A committed batch whose values are not there yet (lane_reader.hpp) is pending too, and is counted in
+// the consumer stops there. When the caller has detected the end of the process (producer_dead), every such
+// slot below the reservation word is *torn*: it is counted and skipped, and only its commit word is read. The
+// first skipped slot also sets control.marked_dead, in all lanes, so that a producer that is alive after all
+// gets no more room. A committed slot with an impossible place or size is corrupt, and is always treated as
+// torn.
+//
+// A committed batch whose values have not arrived yet (lane_reader.hpp) is pending too, and is counted in
 // control.early_commits, once per consumer.
-// The caller's verdict comes after the trainer's files are closed (a pidfd is ready only then), so the driver
-// has ended what its devices were doing: what is not committed by then is torn for good in a lane, too, and
-// the order over the lanes remembers it (lane_order.hpp), should a word come after all.
+//
+// The caller detects the end of the process only after its files are closed (a pidfd is ready only then).
+// Closing them has made the driver end the work of the devices, so a record in a lane that is not committed
+// by then is torn permanently. The order over the lanes stores this (lane_order.hpp), in case a commit word
+// is written later.
 #pragma once
 
 #include <array>
@@ -41,23 +45,24 @@ namespace tdcore {
 
 class Consumer {
  public:
-  /// Starts at the head; the control page's epoch goes up by one. lanes: the main ring, then its lanes in
-  /// their order. Throws std::invalid_argument when these are not one trainer's, all of them.
+  /// Starts at the head and increments the control page's epoch. lanes: the main ring, then all of its lanes
+  /// in their order. Throws std::invalid_argument for any other list.
   explicit Consumer(std::vector<std::shared_ptr<RingMemory>> lanes);
   explicit Consumer(std::shared_ptr<RingMemory> memory);  // a ring without lanes
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
 
-  /// The next record, or nothing: none committed yet, or a forked child.
+  /// The next record; nothing if no record is committed yet, or in a forked child.
   [[nodiscard]] std::optional<RecordView> next(bool producer_dead) noexcept;
 
-  Mark mark() const noexcept { return cursor_; }  // behind the last record that next() gave
+  Mark mark() const noexcept { return cursor_; }  // after the last record that next() returned
   Mark released() const noexcept { return released_; }
   void seek(const Mark& mark) noexcept { cursor_ = mark; }  // a mark not before released()
 
-  /// Gives back everything from `first` to `end` and counts the `torn` records in between, exactly once even
-  /// if killed in here. Throws std::logic_error when `first` is not where the last release ended, or when
-  /// another consumer has attached since (this one must stop: its reads are void).
+  /// Releases all records from `first` to `end` and counts the `torn` records among them, exactly once, even
+  /// if this process is killed during the call. Throws std::logic_error if `first` is not where the last
+  /// release ended, or if another consumer has attached since. Then this consumer must stop: its reads are
+  /// void.
   void release(const Mark& first, const Mark& end, std::uint64_t torn = 0);
 
   /// Names published since the last call with the same cursor. Throws std::runtime_error (corrupt table).
@@ -68,33 +73,33 @@ class Consumer {
   bool usable() const noexcept { return memory()->here(); }
   bool closing() const noexcept;
   std::uint64_t epoch() const noexcept { return epoch_; }
-  std::uint64_t pending_records() const noexcept;  // reserved and not given back, torn ones included
+  std::uint64_t pending_records() const noexcept;  // reserved and not released, including torn records
   std::uint64_t pending_bytes() const noexcept;
-  std::uint64_t data_bytes() const noexcept;  // of the smallest lane
+  std::uint64_t data_bytes() const noexcept;  // least of all lanes
   std::uint64_t slots() const noexcept;       // likewise
-  double fill() const noexcept;  // share in use of the fullest lane, of its bytes or slots: 0 to 1
+  double fill() const noexcept;               // used share of the fullest lane's bytes or slots: 0 to 1
   std::uint64_t early_commits() const noexcept;
 
   Counters counters() const noexcept { return usable() ? read_counters(memory()->control()) : Counters{}; }
   void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
 
-  /// Adds to the totals that the trainer sees, and beats the heart. `error` counts as one error, an empty one
-  /// ends it.
+  /// Adds to the totals that the trainer reads, and updates the heartbeat. `error` counts as one error; an
+  /// empty text means that the last error is over.
   void report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
               const std::string* error) noexcept;
 
-  /// Passes a request on to the trainer; the first one stands. False when longer than kControlTextBytes or
-  /// empty.
+  /// Passes a stop request to the trainer. Later requests do not replace the first one. False if the text is
+  /// empty or longer than kControlTextBytes.
   [[nodiscard]] bool request_stop(const std::string& text) noexcept;
 
-  /// Passes a request of another kind on to the trainer. False while the one before has not been taken, and
-  /// when longer than kControlTextBytes or empty.
+  /// Passes a request of another kind to the trainer. False while the previous request has not been taken,
+  /// and if the text is empty or longer than kControlTextBytes.
   [[nodiscard]] bool try_post_request(const std::string& text) noexcept;
-  /// How many were passed on since the ring was made, by earlier consumers too.
+  /// Number of these requests since the ring was created, including requests of earlier consumers.
   std::uint64_t requests_posted() const noexcept;
 
-  const std::shared_ptr<RingMemory>& memory() const noexcept { return lanes_[0]; }  // the main ring's
-  std::span<const std::byte* const> data() const noexcept { return data_; }         // of each lane
+  const std::shared_ptr<RingMemory>& memory() const noexcept { return lanes_[0]; }  // memory of the main ring
+  std::span<const std::byte* const> data() const noexcept { return data_; }         // data of each lane
 
  private:
   void check_lanes() const;
@@ -113,7 +118,7 @@ class Consumer {
   std::array<bool, kMaxLanes> early_{};  // whether the oldest record of the lane was counted as early
   std::uint64_t epoch_ = 0;
   Mark cursor_;    // next record to read
-  Mark released_;  // what this consumer last stored as head
+  Mark released_;  // the last head that this consumer stored
 };
 
 }  // namespace tdcore

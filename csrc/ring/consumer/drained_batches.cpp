@@ -13,7 +13,7 @@ bool reason_is_known(const Entry& entry) noexcept {
                                               : entry.reason < DropReason::kCount;
 }
 
-/// True when the payload has as many elements as the entry says, and the shape agrees with a whole tensor's.
+/// Whether the payload size agrees with the entry's number of elements, and a whole tensor's with its shape.
 bool sizes_agree(const Entry& entry) noexcept {
   const std::size_t size = dtype_bytes(entry.dtype);
   if (size == 0 || entry.elements > ~std::uint64_t{0} / size || entry.elements * size != entry.payload_bytes)
@@ -30,7 +30,8 @@ bool sizes_agree(const Entry& entry) noexcept {
   return elements == entry.elements;
 }
 
-/// `payload_end` is the end of the previous payload: payloads of a batch are in the order of its entries.
+/// Whether the entry is valid. `payload_end`: end of the previous payload, because the payloads of a batch
+/// are in the order of its entries.
 bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t& payload_end) noexcept {
   if (entry.ndim > kMaxDims || entry.dtype >= Dtype::kCount || entry.status > EntryStatus::kSkipped ||
       !reason_is_known(entry) || entry.parts == 0) {
@@ -45,7 +46,7 @@ bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t
   return true;
 }
 
-/// Adds the batch; false, and nothing added, when it is not sound.
+/// Adds the batch. False, with nothing added, if the batch is invalid.
 bool take_batch(const RecordView& record, const std::byte* lane_data, DrainedBatches& into) {
   BatchHeader header{};
   if (record.bytes < sizeof(header)) return false;

@@ -1,9 +1,9 @@
 // drained_batches.hpp: records that one drain of the ring returned: rows, places of payloads, documents.
 //
-// drain() takes committed records up to its limits and copies every entry into one array of IndexRow,
-// checked: a batch whose sizes, offsets, shapes or types cannot be true is counted as torn and nothing in it
-// is followed. Payloads stay in the ring until release(), so they can be hashed and written from there.
-// Threads: as Consumer. A DrainedBatches is plain data; its payload places are valid until its release.
+// drain() takes committed records up to its limits, and checks and copies every entry into one array of
+// IndexRow. A batch with impossible sizes, offsets, shapes or types is counted as torn, and its contents are
+// not used. Payloads stay in the ring until release(), so that they can be hashed and written from there.
+// Threads: as for Consumer. A DrainedBatches is plain data; its payload places are valid until its release.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,29 @@
 
 namespace tdcore {
 
-/// One entry with the fields of its batch, in the form for Python (ROW_DTYPE).
+/// One entry with the fields of its batch, in the layout that Python reads (ROW_DTYPE).
 struct IndexRow {
   Entry entry;
   std::int64_t step;
   std::int64_t mode_step;
   std::int64_t time_ns;
-  std::uint64_t ticket;          // of the record it came in, full count
-  std::uint64_t segment_offset;  // byte in the segment file once planned; kNoPayload without payload
-  std::uint64_t location;  // byte of its payload in the data of its batch's lane; kNoPayload without payload
+  std::uint64_t ticket;          // ticket of the record, full count
+  std::uint64_t segment_offset;  // byte in the planned segment file; kNoPayload without payload
+  std::uint64_t location;  // byte of the payload in the data of the batch's lane; kNoPayload without payload
   std::uint32_t mode;
-  std::uint32_t crc32c;  // of its payload once planned; 0 without payload
+  std::uint32_t crc32c;  // CRC of the payload, set by plan_segment(); 0 without payload
 };
 static_assert(std::is_trivially_copyable_v<IndexRow> && sizeof(IndexRow) % 8 == 0);
 
-/// One batch: its rows and its stretch of payload in the data of a lane.
+/// One batch: its rows, and the range of its payload in the data of a lane.
 struct Batch {
   std::size_t first_row = 0;
   std::size_t rows = 0;
-  std::uint32_t lane = 0;      // as in Consumer::data()
-  std::uint64_t location = 0;  // byte in its data
+  std::uint32_t lane = 0;      // index in Consumer::data()
+  std::uint64_t location = 0;  // first byte in the lane's data
   std::uint64_t payload_bytes = 0;
 
-  /// Whether it is long enough and page-aligned, so that the file can be written directly from the ring.
+  /// Whether the payload is long enough and page-aligned, so that it can be written directly from the ring.
   bool direct() const noexcept {
     return payload_bytes >= kDirectPayloadBytes && location % kPageBytes == 0 &&
            payload_bytes % kPageBytes == 0;
@@ -59,13 +59,13 @@ struct DrainedBatches {
   std::vector<std::pair<std::string, std::string>> documents;  // key, bytes
 };
 
-/// Takes up to max_records records (at least one, if there is one) of together at most max_bytes.
-/// Stops where no lane has a record that is committed; see consumer.hpp for producer_dead.
-/// Throws std::bad_alloc, and then has taken nothing.
+/// Takes at most max_records records with at most max_bytes in total, but at least one record if there is
+/// one. Stops when no lane has a committed record; see consumer.hpp for producer_dead. Takes nothing if it
+/// throws std::bad_alloc.
 DrainedBatches drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records,
                      bool producer_dead);
 
-/// Gives the space back and counts the torn records. Throws as Consumer::release().
+/// Releases the space and counts the torn records. Throws like Consumer::release().
 void release(Consumer& consumer, const DrainedBatches& drained);
 
 }  // namespace tdcore

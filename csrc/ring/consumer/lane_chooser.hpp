@@ -1,15 +1,15 @@
-// lane_chooser.hpp: which of several lanes the next record is taken from.
+// lane_chooser.hpp: selects the lane from which the next record is taken.
 //
-// In turn, so that none waits for the others; a lane whose oldest record is not committed, or early, is
-// passed over. Threads: the consumer's.
+// The lanes take turns, so that no lane waits for the others. A lane whose oldest record is not committed, or
+// early (lane_reader.hpp), is passed over. Threads: the consumer's.
 //
 // Markers. A record without rows marks a step as complete (rules/completeness.py). Its ticket must be after
-// the tickets of the step's rows. So when a marker is seen, it waits for all records that can be taken in the
-// other lanes: records that were committed before it, with all records before them in their lanes. These are
-// searched again after the marker's commit was seen (acquire), so they are found; and only records that were
-// reserved by then count, so that the wait ends. Of several markers the oldest by its time is first. Records
-// after a record that the device has not finished cannot be taken: for these, the device writes the marker
-// after them.
+// the tickets of the step's rows. Therefore a marker, once it is found, waits for all records that can be
+// taken in the other lanes: records that were committed before it, with all records before them in their
+// lanes. The lanes are searched again after the marker's commit word was loaded (acquire), so these records
+// are found. Only records that were reserved by then count, so that the wait ends. Of several markers, the
+// marker with the oldest time is first. Records after a record that the device has not finished cannot be
+// taken. For such records, the device writes the marker after them.
 #pragma once
 
 #include <array>
@@ -32,18 +32,17 @@ class LaneChooser {
 
   explicit LaneChooser(std::span<const std::shared_ptr<RingMemory>> lanes) noexcept : lanes_(lanes) {}
 
-  /// The next record after `at`, or nothing. `early(lane)` is called for each lane whose oldest record is
-  /// early.
+  /// The next record after `at`, or nothing. Calls `early(lane)` for each lane whose oldest record is early.
   template <typename Early>
   std::optional<Choice> choose(const Mark& at, bool producer_dead, Early&& early) noexcept;
 
  private:
-  /// A marker that was seen as the oldest of its lane.
+  /// A marker that was found as the oldest record of its lane.
   struct Marker {
     bool seen = false;
     Cursor at;
     std::int64_t time_ns = 0;
-    std::array<Cursor, kMaxLanes> reserved{};  // in each lane when it was seen: it waits for no more
+    std::array<Cursor, kMaxLanes> reserved{};  // in each lane when it was found: it waits only for these
   };
 
   std::optional<std::uint32_t> oldest_marker(const Mark& at) noexcept;
@@ -65,7 +64,7 @@ std::optional<LaneChooser::Choice> LaneChooser::choose(const Mark& at, bool prod
     bool looks_again = false;
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::uint32_t lane = (turn_ + i) % count;
-      // In a lane that was never used nothing but the control page may be touched.
+      // In a lane that was never used, only the control page may be accessed.
       if (!any_reserved(*lanes_[lane], at.lanes[lane])) continue;
       const Found found = look(*lanes_[lane], at.lanes[lane], producer_dead);
       if (found.what == Found::What::kEarly) early(lane);

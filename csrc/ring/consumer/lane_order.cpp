@@ -49,7 +49,7 @@ void LaneOrder::finish() noexcept {
 Mark LaneOrder::recover() noexcept {
   ControlPage& control = lanes_[0]->control();
   Mark mark;
-  // Acquire: both pair with the release in release(), by the consumer before.
+  // Acquire: both pair with the release in release(), by the previous consumer.
   mark.ticket = control.head_ticket.load(std::memory_order_acquire);
   if (mark.ticket != 0 && control.note_ticket.load(std::memory_order_acquire) == mark.ticket) finish();
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
@@ -60,7 +60,7 @@ Mark LaneOrder::recover() noexcept {
 bool LaneOrder::release(const Mark& first, const Mark& end, std::uint64_t torn) noexcept {
   ControlPage& control = lanes_[0]->control();
   const std::uint64_t counted = torn_total(control).load(std::memory_order_relaxed);
-  // Release, each: in this order for a consumer that attaches after a kill.
+  // Each store is a release, in this order for a consumer that attaches after a kill.
   control.note_ticket.store(~std::uint64_t{0}, std::memory_order_release);
   control.note_torn.store(counted + torn, std::memory_order_release);
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane)
@@ -72,8 +72,9 @@ bool LaneOrder::release(const Mark& first, const Mark& end, std::uint64_t torn) 
     return false;
   }
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    // Release: pairs with the acquire in Ring::reserve(); all our reads of these records are done. A swap: if
-    // this one was thought dead in here, the next consumer has stored the same, and may be further by now.
+    // Release: pairs with the acquire in Ring::reserve(); this consumer's reads of these records are done. A
+    // swap: if this consumer was considered dead meanwhile, the next consumer has stored the same value, and
+    // may have stored later values.
     std::uint64_t before = first.lanes[lane].pack();
     (void)lanes_[lane]->control().head.compare_exchange_strong(
         before, end.lanes[lane].pack(), std::memory_order_release, std::memory_order_relaxed);

@@ -29,7 +29,7 @@ bool statistics_are_there(const RecordView& record, const BatchHeader& header) n
   return true;
 }
 
-/// True also for an invalid record: its reader detects it, and to wait would not help.
+/// True also for an invalid record, because waiting would not help; the reader of the record detects it.
 bool is_whole(const RecordView& record) noexcept {
   BatchHeader header{};
   if (!read_header(record, header) || header.guard == 0 || !header_is_sound(header, record.bytes))
@@ -62,8 +62,8 @@ Found torn_at(Cursor at) noexcept {
   return found;
 }
 
-/// Its place is unknown, so the position stays and the next sound record moves it; after the last one, all is
-/// free.
+/// The place of a record that was left behind is unknown, so the position stays until the next valid record
+/// moves it; after the last record, everything is free.
 Found left_behind_at(const RingMemory& lane, Cursor at) noexcept {
   Found found = torn_at(at);
   found.left_behind = true;
@@ -128,7 +128,7 @@ Found look(const RingMemory& lane, Cursor at, bool producer_dead) noexcept {
   if (!producer_dead) return {};
   const Cursor tail = Cursor::unpack(lane.control().reservation.load(std::memory_order_relaxed));
   const std::uint64_t reserved = tail.tickets_since(at);
-  if (reserved == 0 || reserved > lane.slot_count()) return {};  // none left, or a word that cannot be true
+  if (reserved == 0 || reserved > lane.slot_count()) return {};  // no record, or an impossible word
   return left_behind_at(lane, at);
 }
 

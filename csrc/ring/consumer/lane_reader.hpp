@@ -2,17 +2,18 @@
 //
 // look() only reads, and checks every value before it uses it. Threads: the consumer's.
 //
-// A batch whose values a device writes has BatchHeader::guard, and is *whole* when
-//   it has a payload: the words at the start of the kGuardBytes before it and of those behind it hold the
-//     guard, which took the path of the payload, around it, in the same copy;
-//   it has none: each entry with statistics has counted all its elements.
-// A batch that is committed but not whole is *early*: it is checked again later, and is torn when its
-// producer is dead. This is based on two facts: the device makes its copy visible to the host before the word
-// that it writes after the copy in the same stream (or after a fence of system scope), and the host has
-// written header and entries before it enqueued either. Therefore no record should ever be early. The guards
-// check this on the current machine: they detect a copy that is late as a whole or at an end, but not one
-// that is late only in its middle. The words are loaded with acquire, like the commit word, so that no read
-// of the payload or of the entries is made before them.
+// A batch whose values a device writes has BatchHeader::guard. The batch is *whole* in these cases:
+//   with a payload: the first words of the kGuardBytes before the payload and of the kGuardBytes after it are
+//     the guard, which the device writes around the payload, in the same copy;
+//   without a payload: in each entry with statistics, the count is the number of elements.
+//
+// A batch that is committed but not whole is *early*: it is checked again later, and is torn if its producer
+// is dead. By two facts no record should ever be early: the device makes its copy visible to the host before
+// the word that it writes after the copy in the same stream (or after a fence of system scope), and the host
+// has written header and entries before it enqueued either. The guards check this on the current machine.
+// They detect a copy that is late as a whole or at an end, but not a copy that is late only in its middle.
+// The words are loaded with acquire, like the commit word, so that the payload and the entries are not read
+// before them.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +25,11 @@
 
 namespace tdcore {
 
-/// One record as Consumer::next() found it. `data` is in a ring and stays valid until its release.
+/// One record that Consumer::next() returns. `data` is in a ring and stays valid until its release.
 struct RecordView {
-  const std::byte* data = nullptr;  // null when torn
+  const std::byte* data = nullptr;  // null if torn
   std::uint64_t bytes = 0;
-  std::uint64_t ticket = 0;  // full count since the ring was made, over all lanes
+  std::uint64_t ticket = 0;  // full count since the ring was created, over all lanes
   RecordKind kind = RecordKind::kAborted;
   std::uint32_t lane = 0;
   bool torn = false;
@@ -37,24 +38,24 @@ struct RecordView {
 struct Found {
   enum class What {
     kNothing,  // not committed
-    kEarly,    // committed, not whole; the view says where it lies
+    kEarly,    // committed, not whole; the view has its place
     kRecord,
     kTorn,
   };
   What what = What::kNothing;
   RecordView view;           // without ticket and lane
-  Cursor after;              // the place behind it
-  bool left_behind = false;  // torn because its producer died, not because it cannot be true
+  Cursor after;              // the place after the record
+  bool left_behind = false;  // torn because its producer died, not because it is impossible
 };
 
 /// The record at `at`. Without `producer_dead`, an uncommitted record may still be committed.
 Found look(const RingMemory& lane, Cursor at, bool producer_dead) noexcept;
 
-/// Like look() for a dead producer, for a record that was torn before: it stays torn, even if it was
-/// committed.
+/// Like look() for a dead producer, for a record that an earlier consumer counted as torn. The record stays
+/// torn, even if it was committed later.
 Found look_at_torn(const RingMemory& lane, Cursor at) noexcept;
 
-/// Whether anything is reserved at `at`. Touches the control page only.
+/// Whether a record is reserved at `at`. Accesses only the control page.
 bool any_reserved(const RingMemory& lane, Cursor at) noexcept;
 
 /// Whether header and entries are inside the record, and payload and guards after them.

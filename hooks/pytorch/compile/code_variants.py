@@ -1,13 +1,13 @@
 """Capture in compiled models: two variants of their code, with module hooks and without.
 
 The compiler reads the hooks of a module once, and does not notice hooks that are attached or removed later.
-So while hooks are attached, each of their modules also has its own `forward` in its dictionary. Compiled code
-is guarded against such an attribute, so code without hooks does not match while hooks are attached, and code
+Therefore each module with attached hooks also has its own `forward` in its dictionary. Compiled code is
+guarded against such an attribute, so code without hooks does not match while hooks are attached, and code
 with hooks does not match at other times. Code without hooks is the same as without tdcore.
 
-Compiled code that holds the call of the root itself (a compiled function that calls the model, torch.compile
-of a torch.nn class) is chosen before any Python of tdcore runs. There the hooks for a step are attached when
-the step before ends (compiled_steps.py).
+If compiled code contains the call of the root itself (a compiled function that calls the model, torch.compile
+of a torch.nn class), the code is selected before any Python code of tdcore runs. In this case the hooks for a
+step are attached when the previous step ends (compiled_steps.py).
 
 Threads: the threads of the training. Keeps no module alive, except while the module has its own `forward`.
 """
@@ -40,18 +40,18 @@ _UNKNOWN = {0: True}  # True if torch does not provide the information
 
 
 def compile_in_use() -> bool:
-    """Whether torch.compile was called in this process. From then on code may be compiled at any time."""
+    """Whether torch.compile was called in this process, so that code may be compiled at any time."""
     global _ever
     if not _ever:
         compiler = sys.modules.get("torch._dynamo.eval_frame")
         if compiler is not None:
-            # None or False: for code that must not be compiled
+            # None or False is stored for code that must not be compiled.
             _ever = any(list(getattr(compiler, "cached_backends", _UNKNOWN).values()))
     return _ever
 
 
 def original(module: nn.Module) -> nn.Module:
-    """Return the model inside the result of torch.compile(model)."""
+    """Return the model inside a result of torch.compile(model)."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     wrapper = getattr(compiler, "OptimizedModule", None)
     while wrapper is not None and isinstance(module, wrapper):
@@ -76,9 +76,9 @@ class CompiledRoot:
 
 
 class CaptureVariant:
-    """Selects the compiled code of modules: while it is entered, only code compiled within it runs.
+    """Selection of the compiled code of modules: while it is entered, only code compiled within it runs.
 
-    sites: Places of the module hooks that are in it.
+    sites: The call sites of its module hooks.
     """
 
     def __init__(self) -> None:
@@ -87,10 +87,10 @@ class CaptureVariant:
         self.sites: list[CallSite] = []
 
     def enter(self, hooks: Iterable[Receiver], root: nn.Module | None = None) -> None:
-        """Select code with module hooks from now on. Called only in a process that compiles.
+        """Select code with module hooks until leave(). Called only in a process that compiles.
 
-        Modules whose forward is not a plain method (scripted ones) take no part, nor does the root: code that
-        holds its call reads CompiledRoot.capture_disabled.
+        Modules whose forward is not a plain method (scripted modules) are left out. The root is left out too:
+        code that contains its call reads CompiledRoot.capture_disabled.
         """
         for module_hook in hooks:
             module_hook.site.receiver = weakref.ref(module_hook)
@@ -100,17 +100,17 @@ class CaptureVariant:
                 self.mark(module)
 
     def leave(self) -> None:
-        """Restore the modules; tensors that compiled code still passes are ignored."""
+        """Restore the modules. Tensors that compiled code passes afterwards are ignored."""
         while self.sites:
             self.sites.pop().receiver = _no_receiver
         while self._held:
             take_mark(*self._held.pop())
 
     def mark(self, module: nn.Module) -> None:
-        """Give one module its own `forward` (forward_marks.py), until leave()."""
+        """Set an own `forward` on one module (forward_marks.py), until leave()."""
         attributes = module.__dict__
         if "forward" in attributes and any(attributes is held for held, _ in self._held):
-            return  # another hook of this module did it
+            return  # another hook of this module has set it
         mark = put_mark(module)
         if mark is not None:
             self._held.append((attributes, mark))
@@ -128,9 +128,9 @@ class Receiver(Protocol):
 
 
 class CallSite:
-    """Place of a module hook in compiled code, which is independent of the plan.
+    """Call site of a module hook in compiled code, which is independent of the plan.
 
-    observer_number, label: its number, see operator.py and compile_regions.py.
+    observer_number, label: Number of the site, as a tensor and as text (operator.py, compile_regions.py).
     """
 
     __slots__ = ("__weakref__", "_notes", "label", "observer_number", "receiver")
@@ -139,11 +139,11 @@ class CallSite:
         self._notes = notes
         self.observer_number = register_observer(self)
         self.label = str(int(self.observer_number))
-        # the current module hook
+        # The current module hook.
         self.receiver: weakref.ref[Receiver] | Callable[[], None] = _no_receiver
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """Pass the tensors on to the module hook. what: suffixes of their names, one per line."""
+        """Pass the tensors to the module hook. what: suffixes of their names, one per line."""
         module_hook = self.receiver()
         if module_hook is not None:
             module_hook.record_from_compiled(values, what)
@@ -156,14 +156,14 @@ class CallSite:
 
 
 class CallSites:
-    """The sites of one hook, by the prefix of their tensors' names."""
+    """The call sites of one hook, by the prefix of their tensors' names."""
 
     def __init__(self, notes: UncapturedModules) -> None:
         self._known: dict[str, CallSite] = {}
         self._notes = notes
 
     def at(self, prefix: str) -> CallSite:
-        """The site for this prefix; created at the first call."""
+        """The call site for this prefix; created at the first request."""
         site = self._known.get(prefix)
         if site is None:
             site = self._known[prefix] = CallSite(self._notes)

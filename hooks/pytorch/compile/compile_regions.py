@@ -1,10 +1,10 @@
 """Regions of compiled code in which no call of tdcore can be inserted.
 
-torch.compile gives the body of cond(), checkpoint(), while_loop() and similar operators a graph of its own,
-which must not change anything outside of it; vmap() and grad() have no rule for an unknown operator. A module
-that is called there runs as if it had no hook. collections.json lists it under "not_in_compiled_code" with
-the operator. This is detected while code is compiled, so the note exists from the first step on that would
-have captured the module.
+torch.compile makes a separate graph of the body of cond(), checkpoint(), while_loop() and similar operators,
+and this graph must not change anything outside of it; vmap() and grad() have no rule for an unknown operator.
+A module that is called there runs as if it had no hook. collections.json lists the module under
+"not_in_compiled_code" with the operator. The call is detected while code is compiled, so the note exists from
+the first step on that would have captured the module.
 
 Threads: the threads that compile code; they run the model's forward.
 """
@@ -23,7 +23,7 @@ from tdcore.hooks.pytorch.compile.tracing import is_exporting
 
 __all__ = ["UncapturedModules", "can_insert_call", "report_uncaptured"]
 
-_RUNS_AGAIN = "tag_activation_checkpoint"  # its body can have a call of tdcore; backward repeats it
+_RUNS_AGAIN = "tag_activation_checkpoint"  # its body can contain a call of tdcore; backward repeats the body
 _NO_REASON = "an operator with a body"
 _transforms: Callable[[], Any] | None = getattr(
     getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None
@@ -31,30 +31,34 @@ _transforms: Callable[[], Any] | None = getattr(
 
 
 class UncapturedModules:
-    """Notes about such modules of one model. notes: the notes for collections.json."""
+    """Notes about modules in such regions of one model. notes: the notes for collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self._notes = notes
 
     def note(self, name: str, operator: str) -> None:
         """Note that a module is called in the body of an operator."""
-        why = f"called inside of {operator} in code compiled by torch.compile, where nothing can be captured"
+        why = f"called inside {operator} in code compiled by torch.compile, where capture is not possible"
         self._notes["not_in_compiled_code"] = self._notes.get("not_in_compiled_code", {}) | {name: why}
 
 
 def can_insert_call(twice: bool = False) -> bool:
-    """Return whether code that is compiled now can get a call. twice: also if the code runs again."""
+    """Return whether a call can be inserted into code that is being compiled.
+
+    twice: Also if backward runs the code again.
+    """
     try:
         around = None if is_exporting() else _enclosing_operator()
     except Exception:
-        return False  # another version of the compiler
+        return False  # an unknown version of the compiler
     return around == "" or (twice and around == _RUNS_AGAIN)
 
 
 def report_uncaptured(label: str) -> bool:
-    """Notify the observer, while code is compiled where no call can be inserted. label: its number.
+    """Notify an observer while code is compiled in which no call can be inserted.
 
-    As text, since that is a constant for the compiler; numbers may not be.
+    label: Number of the observer as text, because text is a constant for the compiler and a number may not
+    be.
     """
     with suppress(Exception):
         around = None if is_exporting() else _enclosing_operator()
@@ -64,15 +68,15 @@ def report_uncaptured(label: str) -> bool:
     return False
 
 
-# The compiler calls these while it traces, and treats the results as constants.
+# The compiler calls these functions while it traces, and treats the results as constants.
 can_insert_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 report_uncaptured._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enclosing_operator() -> str | None:
-    """Return the name of the operator in whose body the compiler is; empty outside of any.
+    """Return the name of the operator whose body the compiler traces; empty outside of operators.
 
-    None: the graph is exported, so no call may be inserted.
+    None means that the graph is exported, so no call may be inserted.
     """
     if _transforms is not None and _transforms() is not None:
         return "a function transform (vmap, grad, ...)"

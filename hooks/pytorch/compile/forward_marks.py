@@ -2,7 +2,8 @@
 
 torch.compile guards compiled code against a `forward` in the dictionary of a module. A mark is such a
 `forward`; it computes the same values. Pickles, copies and replicas (nn.DataParallel) of the module do not
-contain the mark: the reduction of the module's class and one private function of nn.Module are extended.
+contain the mark, because the pickle reduction of the module's class and one private function of nn.Module are
+extended.
 Threads: those of the training.
 """
 
@@ -25,7 +26,7 @@ _marks: weakref.WeakValueDictionary[int, Callable[..., Any]] = weakref.WeakValue
 
 
 def put_mark(module: nn.Module) -> Callable[..., Any] | None:
-    """Give the module a mark and return it; None if the module's forward is not a plain method."""
+    """Put a mark on the module and return it; None if the module's forward is not a plain method."""
     patched = module.__dict__.get(_KEY)
     forward = _method_of(module) if patched is None else _through(patched)
     if forward is not None:
@@ -45,8 +46,8 @@ def take_mark(attributes: dict[str, Any], mark: Callable[..., Any]) -> None:
 def wrap_forward(module: nn.Module) -> Callable[[], None]:
     """Stop the use of code that was compiled for the module so far. Return a function that undoes this.
 
-    The returned function keeps neither the module nor its forward alive, so a hook that is never closed ends
-    with the model.
+    The returned function keeps neither the module nor its forward alive, so a hook that is never closed is
+    deleted with the model.
     """
     mark = put_mark(module)
     return _nothing if mark is None else partial(_unwrap_forward, weakref.ref(module), weakref.ref(mark))
@@ -84,14 +85,14 @@ def _is_mark(forward: object) -> bool:
 
 
 def _leave_out_of_pickles(kind: type[nn.Module]) -> None:
-    """Extend the reduction of a class, until the process ends. May be called again."""
+    """Extend the pickle reduction of a class until the process ends. A second call has no effect."""
     known = copyreg.dispatch_table.get(kind)
     if not isinstance(known, _Reduction):
         copyreg.pickle(kind, _Reduction(known))
 
 
 class _Reduction:
-    """Reduces a module like its class, without marks. known: a reduction that was registered before."""
+    """Pickle reduction of a module like its class, without marks. known: the earlier reduction, if any."""
 
     __slots__ = ("_known",)
 
@@ -113,10 +114,10 @@ class _Reduction:
 
 
 def _leave_out_of_replicas() -> None:
-    """Extend the function that makes DataParallel's replicas, until the process ends. May be called again.
+    """Extend the function that creates DataParallel's replicas, until the process ends.
 
-    A replica gets a copy of the module's dictionary, so that a mark in it would call the module itself, whose
-    parameters are on another device.
+    A replica gets a copy of the module's dictionary. A mark in this copy would call the module itself, whose
+    parameters are on another device. A second call has no effect.
     """
     make_replica = getattr(nn.Module, _REPLICATE, None)
     if not callable(make_replica) or hasattr(make_replica, "__wrapped__"):
@@ -140,6 +141,6 @@ def _nothing() -> None:
     return None
 
 
-_PROTOCOL = 4  # the protocol of copy.deepcopy(); all protocols from 2 on reduce equally
+_PROTOCOL = 4  # the protocol of copy.deepcopy(); reductions are equal in all protocols from 2 on
 _STATE = 2  # position of the state in a reduction
 _REPLICATE = "_replicate_for_data_parallel"

@@ -1,15 +1,18 @@
 """The operator `tdcore::observe`, with which compiled code calls tdcore, and its observers.
 
 A compiled graph contains only operators. This operator changes a state tensor (`order`), so the compiler
-neither removes it nor reorders it. It passes its tensors to the observer whose number is in the tensor `who`.
-Because the number is in a tensor and not in the code, equal blocks of a model share one compiled variant.
+neither removes nor reorders its calls. The operator passes its tensors to the observer whose number is in the
+tensor `who`. Because the number is in a tensor and not in the code, equal blocks of a model share one
+compiled variant.
 
-It is registered with torch.library's `Library`, which is public since torch 2.0 and needs no build against
-torch. An empty call costs a tenth of a call through `custom_op` (`python -m benchmarks operator-cost`). An
-empty C++ kernel, registered through libtorch's stable C functions without headers or linking, costs four
-fifths of this call: most of the time is PyTorch's dispatch from compiled Python to an operator. Such a kernel
-cannot pass tensors to Python, and its lists and texts need torch 2.10, so it is not used. Threads: any. Keeps
-no observer and no tensor alive. An observer that was deleted is not called.
+The operator is registered with torch.library's `Library`, which is public since torch 2.0 and needs no build
+against torch. An empty call costs a tenth of a call through `custom_op` (`python -m benchmarks
+operator-cost`). An empty C++ kernel, registered through libtorch's stable C functions without headers or
+linking, costs four fifths of this call, because most of the time is PyTorch's dispatch from compiled Python
+to an operator. A C++ kernel is not used, because it cannot pass tensors to Python, and lists and texts as its
+arguments need torch 2.10.
+
+Threads: any. Keeps no observer and no tensor alive. An observer that was deleted is not called.
 """
 
 from __future__ import annotations
@@ -39,13 +42,13 @@ is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambd
 
 
 class Observer(Protocol):
-    """Receives calls from compiled code."""
+    """Receiver of calls from compiled code."""
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """Called when compiled code reaches this site. Never raises."""
+        """Handle a call from compiled code at this site. Never raises."""
 
     def report_uncaptured(self, operator: str) -> None:
-        """Called while code is compiled in which the call cannot be inserted. Never raises."""
+        """Handle the compilation of code in which the call cannot be inserted. Never raises."""
 
 
 OMITTED = "\t"  # precedes the suffix of a name whose tensor is not passed on
@@ -55,7 +58,7 @@ _numbering = itertools.count()
 
 
 def register_observer(observer: Observer) -> torch.Tensor:
-    """Register an observer. Return its number in the form that compiled code passes on."""
+    """Register an observer. Return its number as the tensor that compiled code passes to the operator."""
     number = next(_numbering)
     _observers[number] = observer
     with torch.inference_mode(False):
@@ -68,13 +71,13 @@ def observer_of(number: int) -> Observer | None:
 
 
 def _call(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], what: str) -> None:
-    observer = _observers.get(who.item())  # type: ignore[arg-type]  # it is an integer
+    observer = _observers.get(who.item())  # type: ignore[arg-type]  # the number is an integer
     if observer is not None:
         observer.observed(values, what)
 
 
 def _trace(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], what: str) -> None:
-    """The operator for tensors that have shapes but no values."""
+    """Implement the operator for tensors that have shapes but no values."""
 
 
 _library = torch.library.Library("tdcore", "DEF")
@@ -86,7 +89,7 @@ _operator: Any = torch.ops.tdcore.observe.default
 
 
 def observe(who: torch.Tensor, values: list[torch.Tensor], what: str = "") -> None:
-    """Insert a call of the observer into the code that is being compiled, after all earlier calls."""
+    """Insert a call of an observer into the code that is being compiled, after all earlier calls."""
     _operator(_order, who, [value.detach() for value in values], what)
 
 
@@ -108,9 +111,9 @@ def plain_tensors(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Ten
 
 
 def never_trace(*functions: Any) -> None:
-    """Exclude functions of a backward or an optimizer from compilation: they run between two graphs.
+    """Exclude functions of a backward or an optimizer from compilation, so that they run between two graphs.
 
-    Without this, the compiler also calls them between two graphs, but first logs a warning.
+    Without this exclusion the compiler also calls them between two graphs, but first logs a warning.
     """
     for function in functions:
         function._torchdynamo_disable = True  # as torch.compiler.disable() does, without its wrapper
@@ -119,7 +122,7 @@ def never_trace(*functions: Any) -> None:
 def skip_frames(*functions: Any) -> None:
     """Run these functions, and all functions that they call, uncompiled if they are called outside a graph.
 
-    Without this, the compiler tries to compile each hook of a root module separately.
+    Otherwise the compiler tries to compile each hook of a root module separately.
     """
     compiler = getattr(torch._C, "_dynamo", None)
     frames = getattr(compiler, "eval_frame", None)

@@ -1,9 +1,9 @@
-"""Hides hooks of tdcore from torch.jit.script(), which compiles hooks of a module and refuses these.
+"""Removal of tdcore's hooks during torch.jit.script(), which cannot compile them.
 
-A script that trains and then exports its model must not fail because it is recorded. So the hooks of tdcore,
-and the functions that replace them in copies of a model, are removed while torch reads the list of hooks. The
-list comes from one private function of torch; without that function torch.jit.script() may fail. Threads:
-any.
+torch.jit.script() compiles the hooks of a module. A script that trains and then exports its model must not
+fail because the training is recorded. Therefore the hooks of tdcore, and the functions that replace them in
+copies of a model, are removed while torch reads the list of hooks. The list comes from one private function
+of torch; without that function torch.jit.script() may fail. Threads: any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTHING = contextlib.nullcontext.__exit__
 
 
 def hide_hooks_from_torchscript() -> None:
-    """Hide the hooks from now on, until the process ends. May be called again."""
+    """Hide the hooks until the process ends. A second call has no effect."""
     recursive = getattr(torch.jit, "_recursive", None)
     stubs = getattr(recursive, "get_hook_stubs", None)
     if callable(stubs) and not hasattr(stubs, "__wrapped__"):

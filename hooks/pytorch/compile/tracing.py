@@ -1,12 +1,12 @@
-"""Detect traced forwards: torch.jit.trace, make_fx, torch.fx, fake tensors, torch.export.
+"""Detection of traced forwards: torch.jit.trace, make_fx, torch.fx, fake tensors, torch.export.
 
-The inputs of a traced forward have no values, or only serve to build a graph. Such a forward belongs to no
-step, and nothing of it is recorded. Hooks read `dispatch_modes()`, `tracing_state()` and `symbolic` first,
-which are cheap, and call is_traced() when one of them is set. A real forward under another dispatch mode (for
-example FlopCounterMode) is not traced.
+The inputs of a traced forward have no values, or only serve to build a graph. A traced forward belongs to no
+step, and none of its tensors is recorded. Hooks read `dispatch_modes()`, `tracing_state()` and `symbolic`
+first, which are cheap, and call is_traced() when one of them is set. A real forward under another dispatch
+mode (for example FlopCounterMode) is not traced.
 
-All names except torch.compiler.is_exporting are private to torch. Where torch lacks them, a traced forward
-counts as a real one. Threads: any; the state is that of the calling thread.
+All names except torch.compiler.is_exporting are private to torch. If torch lacks them, a traced forward
+counts as a real forward. Threads: any; the state is that of the calling thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if not hasattr(symbolic, "_is_fx_tracing_flag"):
 # Whether torch.export traces, strictly or not.
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
-# Id of the running backward of this thread, -1 if there is none. None if torch has no such function.
+# Returns the id of the running backward of this thread, or -1. None if torch has no such function.
 graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
 _modes: Callable[[], Iterable[object]] = getattr(
@@ -52,6 +52,6 @@ def is_traced(args: Iterable[object] | None = (), kwargs: Mapping[str, object] |
         return True
     if any(isinstance_if_imported(mode, *kind) for mode in _modes() for kind in _TRACING_MODES):
         return True
-    # torch.fx shows only that some thread traces; the arguments of a traced forward are proxies.
+    # torch.fx reports only that some thread traces; the arguments of a traced forward are proxies.
     given = (*(args or ()), *(kwargs or {}).values())
     return bool(symbolic._is_fx_tracing_flag) and any(isinstance(one, torch.fx.Proxy) for one in given)

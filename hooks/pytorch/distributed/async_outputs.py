@@ -1,9 +1,9 @@
-"""Module outputs that a collective still writes: read after the training has waited for the collective.
+"""Module outputs that an unfinished collective writes. They are read after the training has waited for it.
 
-RowwiseParallel returns such an output; the next operator waits for it. Until then nothing may be read, and
-tdcore does not wait (sharding.py explains why). The tensor is kept until the next capture or the end of the
-root's forward, and is captured then under its own step and call, if the collective has finished and nothing
-has changed the tensor. Otherwise a row with status "skipped" is written.
+For example, RowwiseParallel returns such an output, and the next operator waits for the collective. Until
+then the values must not be read, and tdcore does not wait (sharding.py explains why). The tensor is kept
+until the next capture or the end of the root's forward. Then it is captured under its own step and call, if
+the collective has finished and the tensor has not changed. Otherwise a row with status "skipped" is written.
 Threads: any; one thread at a time empties the list.
 """
 
@@ -37,7 +37,7 @@ class PendingOutput(NamedTuple):
 
 
 class AsyncOutputs:
-    """Stores tensors at most until the end of a forward. native: Ring.capture()."""
+    """List of such outputs, each stored at most until the end of a forward. native: Ring.capture()."""
 
     def __init__(self, native: Callable[..., int]) -> None:
         self._native = native
@@ -53,7 +53,7 @@ class AsyncOutputs:
         return True
 
     def take(self, *, last: bool) -> None:
-        """Capture the finished outputs. last: also write a row without values for each other output."""
+        """Capture the finished outputs. last: Also write a row without values for each unfinished output."""
         waiting, self.pending = self.pending, []
         for kept in waiting:
             finished = kept.local.completed

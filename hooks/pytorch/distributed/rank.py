@@ -10,7 +10,7 @@ __all__ = ["rank_and_world_size", "rank_mismatch_message"]
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Rank and world size, from torch.distributed if it is initialised, else from torchrun's variables."""
+    """Rank and world size, from torch.distributed if it is initialized, else from torchrun's variables."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

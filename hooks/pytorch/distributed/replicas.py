@@ -1,6 +1,6 @@
 """Replicas: copies of the root that nn.DataParallel runs in threads. The first copy starts the steps.
 
-Threads: those of the replicas; one at a time starts a step.
+Threads: the threads of the replicas; one at a time starts a step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Replicas:
         self._lock = threading.Lock()
 
     def on_forward(self, hook: TrainingDriver, root: Root, replica: nn.Module) -> None:
-        """Called when the forward of a replica begins."""
+        """Handle the start of a replica's forward."""
         held = (value for module in replica.modules() for value in module.__dict__.values())
         device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
         if root.has_inner or hook._by_hand or (device is not None and device.index):

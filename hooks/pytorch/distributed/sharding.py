@@ -3,12 +3,12 @@
 A DTensor (FSDP2, tensor and expert parallel) is captured as its local shard. The id of the shard refers to
 the tensor's name and the place of the shard (tdcore/format/shard.py). Parameters of a model under
 DistributedDataParallel, their gradients and optimizer state are complete on every rank, and are marked as
-copies. Every other tensor is the rank's own.
+copies. Every other tensor belongs to its rank alone.
 
-No operator of a DTensor is called here, because any operator may communicate: only attributes are read, and
-the place is computed from the mesh. A collective that the training has started and not finished (an
-AsyncCollectiveTensor) is not waited for, because it may depend on what this rank sends next. The output of
-such a collective is read after the training has waited (async_outputs.py); otherwise its row has no values.
+No operator of a DTensor is called here, because any operator may communicate. Only attributes are read, and
+the place is computed from the mesh. tdcore does not wait for an unfinished collective (an
+AsyncCollectiveTensor), because the collective may depend on a later communication of this rank. Its output is
+read after the training has waited (async_outputs.py); otherwise the row has no values.
 Threads: any. Keeps no tensor.
 """
 
@@ -40,7 +40,7 @@ _PLAIN = frozenset({torch.Tensor, nn.Parameter, type(None), np.ndarray, np.float
 _OF_PARAMETERS = frozenset(
     {TensorKind.WEIGHT, TensorKind.BIAS, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE}
 )
-# Microbatch gradients are the rank's own.
+# Microbatch gradients belong to each rank alone.
 _COPIED_SERIES = tuple(f"{series}/" for series in (BACKWARD, UPDATE, RATIO))
 _ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 _FLAT = (
@@ -53,12 +53,12 @@ _PLACES = 1 << 16  # number of stored places of tensors
 
 
 class LocalShard(NamedTuple):
-    """Tensor that this rank holds.
+    """The part of a tensor that this rank holds.
 
     Attributes:
         tensor: The local values.
         shard: The place of the values in the whole tensor; None for a tensor that belongs to this rank alone.
-        trouble: Reason why the place is unknown although it should be known.
+        trouble: Reason why the place of a sharded tensor is unknown.
     """
 
     tensor: Any
@@ -67,7 +67,7 @@ class LocalShard(NamedTuple):
 
 
 class LocalShards:
-    """Replaces the tensors of a capture by this rank's shards.
+    """Replacement of the tensors of a capture by this rank's shards.
 
     Attributes:
         copied: Names of the parameters that every rank holds in full.
@@ -84,7 +84,7 @@ class LocalShards:
         self._outer: frozenset[str] | None = None
 
     def look_at(self, root: nn.Module, view: ModelView) -> None:
-        """Find the parameters that every rank holds in full, as the root's forward begins."""
+        """Find the parameters that every rank holds in full, when the root's forward begins."""
         ddp = active_ddp()
         if view is self._view and (ddp is None or self._outer is not None):
             return
@@ -100,7 +100,7 @@ class LocalShards:
             self._notes["flat_parameters"] = _FLAT
 
     def _note_group(self, module: nn.Module) -> None:
-        """Note the ranks of a group of copies: another group may train other values with the same names."""
+        """Note the ranks of a group of copies. Another group may train other values with the same names."""
         ranks = ddp_ranks(module)
         if ranks is not None and self._notes.get("copied_over") != [ranks]:
             # A list of groups, to which the groups of other workers are added.
@@ -174,7 +174,7 @@ class LocalShards:
 
 
 def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]:
-    """Return the gradients; an absent one of a sharded parameter gets the place of its shard."""
+    """Return the gradients. An absent gradient of a sharded parameter gets the place of its shard."""
     if not any(map(is_, gradients, repeat(None))):
         return gradients
     return [
@@ -203,10 +203,10 @@ def local_shard_of(tensor: Any) -> LocalShard:
 def shard_box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
 ) -> tuple[tuple[int, ...], ShardPosition] | None:
-    """Return shape and place of the shard at a coordinate of a mesh; None: it is not a box, or is unknown.
+    """Return shape and place of the shard at a coordinate of a mesh; None if it is not a box, or is unknown.
 
-    FSDP2 splits last, although its dimension of the mesh is the first. Its strided placement contains the
-    number of earlier splits of other dimensions (split_factor).
+    FSDP2 splits last, although its mesh dimension is the first. Its strided placement contains the number of
+    earlier splits by other mesh dimensions (split_factor).
     """
     sizes, offset = list(shape), [0] * len(shape)
 
@@ -216,7 +216,7 @@ def shard_box(
         offset[dim] += start
         sizes[dim] = min(piece, sizes[dim] - start)
 
-    waiting: list[tuple[int, int, int]] = []  # (dimension of the mesh, dimension, number of earlier splits)
+    waiting: list[tuple[int, int, int]] = []  # (mesh dimension, tensor dimension, earlier splits)
     partial = None
     copy = False
     for at, placement in enumerate(placements):
@@ -234,7 +234,7 @@ def shard_box(
     for at, dim, factor in reversed(waiting):
         before = [mesh[i] for i in range(at + 1, len(mesh)) if getattr(placements[i], "dim", None) == dim]
         if int(np.prod(before)) != factor:
-            return None  # an operator's result, interleaved
+            return None  # the interleaved result of an operator
         cut(at, dim)
     if partial is not None and copy:
         partial = f"copy of {partial}"  # other ranks have the same summand
@@ -256,7 +256,7 @@ def _placed(whole: Any, local: Any) -> LocalShard:
 
 
 def _reduction(placement: Any) -> str:
-    """The operation of a Partial; "norm_<p>" for a norm; the name of the class for any other kind."""
+    """The operation of a Partial; "norm_<p>" for a norm; the class name of any other placement."""
     kind = type(placement).__name__
     power = getattr(placement, "norm_type", None)
     if kind == "_NormPartial" and isinstance(power, (int, float)):

@@ -1,10 +1,11 @@
-"""RecomputeDetector: finds the modules that activation checkpointing recomputes in backward.
+"""RecomputeDetector: detection of the modules that activation checkpointing recomputes in backward.
 
-Their outputs are captured once, in the forward. The detection takes place in the first saved step after a
-change of the model's structure: for one backward its modules have a hook that notes its own call. The names
-are in collections.json under "recomputed". Layers that must not have hooks (unhookable.py) are left out.
+The outputs of these modules are captured once, in the forward. The detection takes place in the first saved
+step after a change of the model's structure: during one backward each module has a hook that notes its calls.
+The names are in collections.json under "recomputed". Layers that must not have hooks (unhookable.py) are left
+out.
 
-Threads: watch and stop in the training thread, hooks also in those of autograd. Keeps no module alive.
+Threads: watch and stop in the training thread, hooks also in threads of autograd. Keeps no module alive.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["RecomputeDetector"]
 
 
 class RecomputeHook(InertInCopies):
-    """Forward hook that notes whether a module ran inside a backward."""
+    """Forward hook that notes whether its module ran inside a backward."""
 
     __slots__ = ("name", "seen")
 
@@ -38,7 +39,7 @@ class RecomputeHook(InertInCopies):
         self.name = name
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        """Called as a forward hook."""
+        """Note a call of the module inside a backward, as a forward hook."""
         if is_compiling():
             return  # compiled code recomputes without calling modules
         if graph_task is not None and graph_task() != -1:
@@ -49,7 +50,7 @@ skip_frames(RecomputeHook.__call__)
 
 
 class RecomputeDetector:
-    """Finds the recomputed modules of one model. notes: the notes for collections.json."""
+    """Detection of one model's recomputed modules. notes: the notes for collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self.watching = False

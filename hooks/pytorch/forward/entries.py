@@ -1,12 +1,14 @@
-"""Entries: modules of a root that a script calls itself, because it trains the model through another method.
+"""Entries: submodules that a script calls directly, because it trains the root through another method.
 
-`model.compute_loss(x)` calls submodules and never the root's own forward, so the root's pre-hook is not
-called. Therefore every module below the root has a pre-hook until the root's first training step has ended.
-The outermost modules that are called outside of the root's forward are the entries; the modules below them
-have no pre-hooks from then on. A call inside of the root's forward is also an entry if an optimizer has
-stepped since that forward began (Lightning's ddp runs a whole training_step as the root's forward). A model
-without entries has no pre-hooks after the first module call of its second training step. The pre-hooks are
-attached again when an optimizer steps without an observed forward since its last step.
+For example, `model.compute_loss(x)` calls submodules and never the root's own forward, so the root's pre-hook
+is not called. Therefore every module below the root has a pre-hook until the root's first training step has
+ended. The outermost modules that are called outside of the root's forward are the entries. Once they are
+found, the modules below them have no pre-hooks.
+
+A call inside the root's forward is also an entry if an optimizer has stepped since that forward began
+(Lightning's ddp runs a whole training_step as the root's forward). A model without entries has no pre-hooks
+after the first module call of its second training step. The pre-hooks are attached again when an optimizer
+steps without an observed forward since its last step.
 
 Threads: the training thread. Keeps no module alive.
 """
@@ -63,7 +65,7 @@ class EntryHook(InertInCopies):
         self.entries = weakref.ref(entries)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Called as a forward pre-hook with keyword arguments."""
+        """Handle a call of the module, as a forward pre-hook with keyword arguments."""
         if is_compiling():
             return
         entries = self.entries()
@@ -89,9 +91,10 @@ class Entries:
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self._signal = EntryHook(self)
         self.used = False  # an entry was called in a training step
-        self._watching = False  # the root's forward was called, and the first training step is not over
-        self._step: object = None  # the updates of that step, see TrainingDriver
-        # By id of the modules with pre-hooks: the pre-hooks, and those of them with keyword arguments.
+        self._watching = False  # search for entries: the first training step has not ended
+        self._step: object = None  # the updates of the first training step, see driver_state.py
+        # For each module with a pre-hook, by id: its dictionaries of pre-hooks, and of the pre-hooks that
+        # get keyword arguments.
         self._carriers: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}
 
     @property
@@ -111,7 +114,7 @@ class Entries:
                 left_out.update(map(id, layer.modules()))
         for part in module.modules():
             if id(part) not in left_out:
-                with suppress(Exception):  # some foreign modules accept no hooks
+                with suppress(Exception):  # some modules of other libraries accept no hooks
                     hooks: Any = part._forward_pre_hooks
                     with_kwargs: Any = part._forward_pre_hooks_with_kwargs
                     hooks[self._key] = with_kwargs[self._key] = self._signal
@@ -122,7 +125,7 @@ class Entries:
         self._watching, self._step = True, None
 
     def found(self, root: Root) -> None:
-        """Keep pre-hooks on the outermost modules only. Called at a call outside of the root's forward."""
+        """Keep pre-hooks only on the outermost modules. Called at a call outside of the root's forward."""
         self._watching, self.used = False, True
         root.by_itself = root.follows = False
         if not self.on:
@@ -154,7 +157,7 @@ class Entries:
         hook._on_forward(root, module, None, None)
         now = root.module_hooks.input_hook(module)
         if now is before:
-            return  # torch calls it next
+            return  # torch calls the pre-hook of that module next
         if before is not None:
             before.skip_next_call()
         if now is not None and hook._clock.plan is not None:

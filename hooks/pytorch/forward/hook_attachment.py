@@ -1,10 +1,10 @@
-"""Attaches module hooks around the forwards that are saved, and detaches them afterwards.
+"""Attachment of module hooks for the forwards of saved steps.
 
 A forward hook that does nothing costs 1.6 us per module call, so modules have no hooks between saved steps.
-`attach` puts hooks on the modules that a collection selects, as the root's first forward of a saved step
-begins. `detach` removes them when an evaluation's forward ends or the training step is over (driver.py).
-Values are captured inside the hook (module_hooks.py), so a later in-place operation (ReLU(inplace=True)) does
-not change them.
+`attach` puts hooks on the modules that a collection selects, when the root's first forward of a saved step
+begins. `detach` removes them when an evaluation's forward or the training step ends (driver.py). Values are
+captured inside the hook (module_hooks.py), so a later in-place operation (ReLU(inplace=True)) does not change
+them.
 
 Threads: attach and detach in the training thread; module hooks run in any thread. Keeps no module alive.
 """
@@ -80,7 +80,7 @@ class ModuleHooks:
         self._compiled = compiled
         self._output_gradients = OutputGradients(recorder, fault, notes)
         self._recompute_detector = RecomputeDetector(notes)
-        self.has_pending_backward = False  # finish_backward() has something to do
+        self.has_pending_backward = False  # finish_backward() must be called
         self._now: tuple[HookSet, ModelView] | None = None  # attached while the root's forward runs
         self._warn = warn
         self._recorder = recorder
@@ -93,14 +93,14 @@ class ModuleHooks:
         self._sites = CallSites(UncapturedModules(notes))
         self._variant = CaptureVariant()
         self._attached: Attached = []
-        # Of the module inside a wrapped root, if the script calls it directly.
+        # Hooks of the module inside a wrapped root, if the script calls it directly.
         self._inner_attached: Attached = []
         self.end_attached: Attached = []  # not empty: the hook for the end of the forward is attached
-        self.step: StepId | None = None  # for which module hooks are attached
+        self.step: StepId | None = None  # the step for which module hooks are attached
         self._running = 0  # calls of the root that have not ended, while hooks are attached
 
     def switch_off(self) -> None:
-        """Capture nothing from now on; the end of the root's forward is still reported."""
+        """Stop the capture. The end of the root's forward is still reported."""
         self._off = True
         self._output_gradients.switch_off()
         self._variant.leave()
@@ -125,18 +125,18 @@ class ModuleHooks:
         watch_end: bool,
         also: Plan | None = None,
     ) -> None:
-        """Attach hooks as the root's first forward of a saved step begins.
+        """Attach hooks when the root's first forward of a saved step begins.
 
         Args:
             root: The registered module.
             view: Names of the tensors of the root.
             plan: The plan of the step.
             arguments: Positional and keyword arguments of the call. None: compiled code passes them to
-                record_root_input(), or another module than the root is called.
+                record_root_input(), or the script calls another module than the root.
             step_id: The step; None: it has not begun, and the plan is empty.
-            watch_end: Attach the hook for the end of the root's forward, too.
-            also: Modules that this plan selects get hooks as well, so that compiled code has few different
-                sets of hooks.
+            watch_end: Also attach the hook for the end of the root's forward.
+            also: A second plan, whose modules get hooks too, so that compiled code has few different sets of
+                hooks.
         """
         if self._now is not None or self._recompute_detector.watching:
             self.detach()  # the end of the last forward was not reported
@@ -176,7 +176,7 @@ class ModuleHooks:
     def attach_inner(self, inner: nn.Module | None) -> None:
         """Attach the root's output hook to the module inside a wrapper, which the script calls directly.
 
-        inner: The module inside; None if the script calls the root: the hook is then detached.
+        inner: The module inside. None: the script calls the root, and the hook is detached.
         """
         take_off(self._inner_attached, self._unhook, self._unhook_end)
         if inner is None:
@@ -223,11 +223,11 @@ class ModuleHooks:
     def forward_ended(self, *, keep: bool = False, always: bool = True) -> None:
         """Handle the end of the root's forward, and note which modules it did not call.
 
-        A forward that was called inside of another forward of the root (Lightning's ddp) has no effect.
+        The end of a forward inside another forward of the root (Lightning's ddp) has no effect.
 
         Args:
-            keep: Hooks stay on modules that no forward has called yet.
-            always: With keep, hooks stay on all modules.
+            keep: Leave the hooks on modules that no forward has called yet.
+            always: With keep, leave the hooks on all modules.
         """
         self._running = max(self._running - 1, 0)
         if self._running:
@@ -241,7 +241,7 @@ class ModuleHooks:
         if not keep or self._variant.sites or not (always or self._unhookable.has_uncalled):
             self.detach()
         detector = self._recompute_detector
-        # Compiled code needs no detector, and one more hook would make another variant of it.
+        # Compiled code needs no detector, and one more hook would cause another compilation.
         if (
             detector.known is not view
             and not self._compiled.root_is_compiled
@@ -258,9 +258,9 @@ class ModuleHooks:
         return found
 
     def finish_backward(self) -> None:
-        """Finish the parts that wait for the backward of the step, whether it has run or not.
+        """Finish the parts that wait for the backward of the step, whether the backward has run or not.
 
-        Module hooks stay, because they may be attached already for a compiled forward.
+        Module hooks stay attached, because they may already be those for a compiled forward.
         """
         self.has_pending_backward = False
         if self._recompute_detector.watching:
@@ -268,11 +268,11 @@ class ModuleHooks:
         self._output_gradients.finish_backward()
 
     def switch_off_output_gradients(self) -> None:
-        """Switch off the gradients of outputs only."""
+        """Stop the capture of output gradients only."""
         self._output_gradients.switch_off()
 
     def detach(self) -> None:
-        """Detach all hooks: the hook is closed, or the forward has ended."""
+        """Detach all hooks, when the forward has ended or the hook is closed."""
         self._now = self.step = None
         self._running = 0
         if self._output_gradients.attached:
@@ -287,7 +287,7 @@ class ModuleHooks:
             take_off(self._inner_attached, self._unhook, self._unhook_end)
 
     def _hook_set(self, view: ModelView, plan: Plan, also: Plan | None) -> HookSet:
-        """Return the hooks for this plan; at the first call also those on modules that may be selected."""
+        """Return the hooks for this plan; at the first call also hooks on modules that may be selected."""
         if also is not None:
             return self._hook_set_with(view, plan, also)
         mode = self._recorder.now.mode
@@ -312,7 +312,7 @@ class ModuleHooks:
         return hook_set
 
     def _hook_set_with(self, view: ModelView, plan: Plan, also: Plan) -> HookSet:
-        """Return the same hooks for both plans: for modules that either of them selects."""
+        """Return one set of hooks for both plans, for the modules that either plan selects."""
         key = ("hooks with", view.root_name)
         known: tuple[ModelView, Plan, HookSet] | None = plan.cache.get(key)
         if known is None or known[0] is not view or known[1] is not also:

@@ -28,15 +28,15 @@ Unhook = Callable[[dict[Any, Any]], object]  # removes that key
 
 
 class HookSet:
-    """The module hooks of one plan for one set of modules. Never changes.
+    """The module hooks of one plan for one set of modules. Immutable.
 
     Attributes:
         before: Forward pre-hooks, for inputs.
         after: Forward hooks, for outputs.
         root_input_hook: Hook for the root's input, if any. It is called directly and never attached, because
             the root's pre-hooks are already running when module hooks are attached.
-        hooks: All of them.
-        entries: Modules, the names of their dictionaries of hooks, and the values to put there.
+        hooks: All hooks of the set.
+        entries: Modules, the names of their dictionaries of hooks, and the values to store there.
     """
 
     __slots__ = ("after", "before", "entries", "hooks", "root_input_hook")
@@ -53,7 +53,7 @@ class HookSet:
             [module_hook.module for module_hook in after],
         )
         where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
-        # The hook is also the flag, so that pickles leave the flag out.
+        # The hook is also stored as its flag, so that pickles leave the flag out.
         what: list[object] = [*before, *before, *after]
         self.entries = [*pre, *pre, *post], where, what
 
@@ -81,12 +81,12 @@ NO_HOOKS = HookSet([], [])
 
 
 def put_on(hook_set: HookSet, key: int, attached: Attached) -> None:
-    """Attach the hooks by writing to the modules' dictionaries, in a tenth of register_forward_hook()'s time.
+    """Attach the hooks by writing to the modules' dictionaries, ten times as fast as register_forward_hook().
 
     Args:
         hook_set: The hooks.
         key: Key of the hooks in the dictionaries.
-        attached: Gets the dictionaries, also when an error is raised.
+        attached: List to which the dictionaries are added, also when an error is raised.
 
     Raises:
         Exception: A module accepts no hooks.

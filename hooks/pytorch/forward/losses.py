@@ -1,8 +1,8 @@
-"""Captures outputs of registered loss modules, and their inputs if requested, in the right step.
+"""Capture of the outputs of registered loss modules, and of their inputs if requested, in the right step.
 
 A loss that requires gradients belongs to the open training step. Any other loss belongs to the step that
-began last. The two steps differ while an evaluation runs within a training step: then loss modules have the
-hooks of both.
+began last. The two steps differ while an evaluation runs within a training step; loss modules then have the
+hooks of both steps.
 
 Threads: attach and detach in the training thread. Keeps no module alive.
 """
@@ -34,7 +34,7 @@ from tdcore.hooks.recorder import Recorder
 
 __all__ = ["LossHooks", "Router", "requires_grad"]
 
-# Returns a context in which the step of a value is current; None: the value belongs to the other hook.
+# Returns a context in which the step of a value is current, or None if the value belongs to the other hook.
 Router = Callable[[object], "AbstractContextManager[None] | None"]
 
 
@@ -53,7 +53,7 @@ class RoutedLossHook(ModuleHook):
     router: Router | None
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
-        """Called as a forward hook, or as a pre-hook with keyword arguments. Never raises."""
+        """Capture one call, as a forward hook, or as a pre-hook with keyword arguments. Never raises."""
         router = self.router
         if router is None or is_compiling():
             ModuleHook.__call__(self, module, args, last)
@@ -126,16 +126,16 @@ class LossHooks:
         put_on(hook_set, self._training_key, self._of_training)
 
     def detach(self) -> None:
-        """Detach all hooks: a step begins that is not saved, or the hook is closed."""
+        """Detach all hooks, when an unsaved step begins or the hook is closed."""
         self._variant.leave()
         take_off(self.attached, self._unhook)
 
     def detach_beneath(self) -> None:
-        """Detach the hooks of the suspended training step: it continues, or has ended."""
+        """Detach the hooks of the suspended training step, when the step continues or has ended."""
         take_off(self._of_training, self._unhook_training)
 
     def switch_off(self) -> None:
-        """Capture nothing from now on."""
+        """Stop the capture."""
         self._off = True
         self.detach()
         self.detach_beneath()
@@ -149,7 +149,7 @@ class LossHooks:
         if any(loss.module() is None for loss in self.modules):
             hook_set = hook_set.filtered(lambda module_hook: module_hook.module() is not None)
         for module_hook in hook_set.hooks:
-            module_hook.router = router  # type: ignore[attr-defined]  # all are made below
+            module_hook.router = router  # type: ignore[attr-defined]  # every hook here is a RoutedLossHook
         return hook_set
 
     def _select(self, plan: Plan, widest: Plan) -> HookSet:

@@ -5,13 +5,14 @@ native capture in one Python call. Every other call (nested values, replicas, a 
 forward, the first call) takes a longer path, with the same result.
 
 A module that is called several times in a step has rows with call 0, 1, ... A recomputation in backward
-(activation checkpointing) has no rows: the module hooks are detached by then. Where backward runs inside the
-forward, a private function of autograd shows it; without that function, only the first call of a module in a
-step is captured. In code that is being compiled, a module hook inserts an operator that receives the same
-values.
+(activation checkpointing) has no rows, because the module hooks are detached before backward. If backward
+runs inside the forward, a private function of autograd reports it; without that function, only the first call
+of a module in a step is captured. In code that is being compiled, a module hook inserts an operator that
+receives the same values.
 
-Threads: any (replicas). Never keeps a tensor or module, and refers to nothing that holds module hooks, so
-that no cycle keeps them alive. Copies and pickles of a module hold a function that does nothing instead.
+Threads: any (replicas). A module hook never keeps a tensor or module, and refers to no object that holds
+module hooks, so that no reference cycle keeps it alive. Copies and pickles of a module contain a function
+that does nothing in place of the hook.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RootForwardEndHook(InertInCopies):
         self.observer_number = register_observer(self)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
-        """Called as a forward hook with always_call=True."""
+        """End the forward, as a forward hook with always_call=True."""
         if is_compiling():
             if can_insert_call(True):
                 observe(self.observer_number, [])
@@ -75,7 +76,7 @@ class RootForwardEndHook(InertInCopies):
             self.observed([], "")
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """End the forward; compiled code calls this. Never raises."""
+        """End the forward. Called by compiled code; never raises."""
         try:
             end = self.end()
             if end is not None:
@@ -90,14 +91,14 @@ class RootForwardEndHook(InertInCopies):
 
 
 class ModuleHook(InertInCopies):
-    """Captures the outputs of one module, as a forward hook, or its inputs, as a forward pre-hook.
+    """Forward hook that captures a module's outputs, or forward pre-hook that captures its inputs.
 
     Attributes:
         is_input: Whether this is a pre-hook with keyword arguments.
         is_root: Whether the module is the registered model.
-        useful: Whether the plan has selected one of its tensors at least once.
-        gate: Whether to capture, for a hook that stays attached between saved steps because it is compiled.
-        site: The site of the module's calls in compiled code.
+        useful: Whether the plan has selected a tensor of the module at least once.
+        gate: Whether to capture, for a hook in compiled code, which stays attached between saved steps.
+        site: The call site of the hook in compiled code.
     """
 
     __slots__ = (
@@ -146,8 +147,8 @@ class ModuleHook(InertInCopies):
         self._prefix = prefix_of(module, kind)
         self._recorder = recorder
         self._fault = fault
-        self._single: CaptureSpec | None = None  # of "<prefix>0", once the plan has selected it
-        # By the suffixes of names.
+        self._single: CaptureSpec | None = None  # spec of "<prefix>0", once the plan has selected it
+        # Keys: suffixes of names.
         self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}
         self._fast_type: type | None = (
             None  # type of values for the fast path: Tensor, or None before the first call
@@ -165,11 +166,11 @@ class ModuleHook(InertInCopies):
 
     @property
     def called(self) -> bool:
-        """Whether the module was called since the hook was made."""
+        """Whether the module was called since the hook was created."""
         return bool(self._capture_specs)
 
     def skip_next_call(self) -> None:
-        """Ignore the next call: torch is about to call this hook, which another one has replaced."""
+        """Ignore the next call: another hook has replaced this hook, which torch is about to call."""
         self._fast_type_after_skip = self._fast_type
         self._fast_type, self._skips_next_call = None, True
 
@@ -195,9 +196,9 @@ class ModuleHook(InertInCopies):
                 value = (*args, last) if last else args[0] if len(args) == 1 else args
             if (
                 type(value) is self._fast_type
-                and not value.is_nested  # type: ignore[attr-defined]  # it is a tensor
+                and not value.is_nested  # type: ignore[attr-defined]  # a tensor
                 and self.module() is module  # not a replica
-                and graph_task() == -1  # type: ignore[misc]  # _short is not set where there is none
+                and graph_task() == -1  # type: ignore[misc]  # None: the fast path is off
             ):
                 now = recorder.now
                 prefix = self._prefix
@@ -241,7 +242,7 @@ class ModuleHook(InertInCopies):
             self._recorder.capture([tensors[position] for position in positions], capture_spec, None, call)
 
     def _trace(self, value: Any) -> None:
-        """Insert the operator while the module is compiled. A tuple of one element counts as that element."""
+        """Insert the operator while the module is compiled. A tuple of one element counts as its element."""
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
         if self.gate is not None and self.gate.capture_disabled:
@@ -286,7 +287,7 @@ class ModuleHook(InertInCopies):
     def _spec_for(self, end: str, tensor: torch.Tensor) -> TensorSpec | None:
         kind = self._kind
         if self.is_root and end == "loss" and tensor.numel() == 1:
-            kind = TensorKind.LOSS  # models that compute their own loss return it under this key
+            kind = TensorKind.LOSS  # a model that computes its own loss returns it under this key
         spec = self._plan.spec(self._prefix + end, kind, self.origin)
         if spec is None:
             return None
@@ -297,7 +298,7 @@ class ModuleHook(InertInCopies):
 class OverriddenModuleHook(ModuleHook):
     """Module hook for outputs that calls the forward_hook() of a subclass of Hook instead of capturing.
 
-    In compiled code it captures like other module hooks.
+    In compiled code this hook captures like other module hooks.
     """
 
     __slots__ = ("override",)
@@ -305,7 +306,7 @@ class OverriddenModuleHook(ModuleHook):
     override: Override
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
-        """Called as a forward hook. Never raises."""
+        """Call forward_hook() of the subclass, as a forward hook. Never raises."""
         override = None if is_compiling() else self.override()
         if override is None:
             ModuleHook.__call__(self, module, args, last)

@@ -1,14 +1,16 @@
 """Gradients of module outputs, captured in backward when they are computed, if requested.
 
-    output_gradient/conv1_output_0      in the collection "output_gradients"; `call` is that of the output
+    output_gradient/conv1_output_0      in the collection "output_gradients"; `call` as for the output
 
-They are captured in the order of backward, before the gradients of parameters, which are captured at the
-optimizer's step. The values are those of backward: with a gradient scaler they are scaled. If the gradient of
-an output has not been computed when the next step begins, a row "absent" is written. If several backwards
-reach one output, the first gradient is captured. Later gradients are counted in collections.json
-("output_gradients_missed"). Modules that activation checkpointing recomputes with use_reentrant=True have no
-graph in their first forward, and no row. Modules in code compiled by torch.compile have no row either;
-collections.json lists them.
+Output gradients are captured in the order of backward, before the gradients of parameters, which are captured
+at the optimizer's step. The values are not changed: with a gradient scaler they are scaled. If the gradient
+of an output has not been computed when the next step begins, a row "absent" is written. If several backwards
+reach one output, only the first gradient is captured. Later gradients are counted in collections.json
+("output_gradients_missed").
+
+Modules that activation checkpointing recomputes with use_reentrant=True have no graph in their first forward,
+and therefore no row. Modules in code compiled by torch.compile have no row either; collections.json lists
+them.
 
 Threads: attach, detach and finish_backward in the training thread; gradients are captured in threads of
 autograd. Keeps no tensor alive.
@@ -41,7 +43,7 @@ from tdcore.hooks.recorder import Recorder
 __all__ = ["OutputGradients"]
 
 _KIND = TensorKind.OUTPUT_GRADIENT
-_COMPILED = "torch.compile is in use: modules that run in compiled code have none"
+_COMPILED = "torch.compile is in use: modules that run in compiled code have no output gradients"
 
 
 class OutputGradients:
@@ -73,7 +75,7 @@ class OutputGradients:
                     self.attached.append(module._forward_hooks)
 
     def detach(self) -> None:
-        """Detach the hooks: the root's forward has ended, or the hook is closed."""
+        """Detach the hooks, when the root's forward has ended or the hook is closed."""
         for hooks in self.attached:
             hooks.pop(self._key, None)
         self.attached.clear()
@@ -89,7 +91,7 @@ class OutputGradients:
                 one.finish_backward()
 
     def switch_off(self) -> None:
-        """Capture nothing from now on."""
+        """Stop the capture."""
         self.off = True
         self.detach()
 
@@ -100,11 +102,11 @@ class OutputGradients:
             fault("output gradients", error)
 
     def until_next_step(self, handle: RemovableHandle) -> None:
-        """Remove a hook when the next step begins: a tensor that no graph created may live long."""
+        """Remove a hook when the next step begins, because a tensor without a graph may be kept for long."""
         self._leaves.append(handle)
 
     def missed(self, name: str) -> None:
-        """Count a further backward through an output that has its row."""
+        """Count a further backward through an output whose gradient is already captured."""
         self._missed[name] += 1
         self._notes["output_gradients_missed"] = self._notes.get("output_gradients_missed", {}) | {
             name: self._missed[name]
@@ -122,7 +124,7 @@ class OutputGradients:
 
 
 class OutputHook(InertInCopies):
-    """Forward hook that registers tensor hooks on the outputs of one module. useful: any was selected."""
+    """Forward hook that registers tensor hooks on a module's outputs. useful: any output was selected."""
 
     __slots__ = ("_owner", "_plan", "_prefix", "called", "module", "useful")
 
@@ -134,7 +136,7 @@ class OutputHook(InertInCopies):
         self._prefix = f"output_gradient/{module.name}_output_"
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        """Called as a forward hook. Never raises."""
+        """Register tensor hooks on the outputs, as a forward hook. Never raises."""
         if is_compiling():
             return
         if graph_task is not None and graph_task() != -1:
@@ -175,7 +177,7 @@ class GradientHook:
         self._call = call
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        """Called as a tensor hook. Never raises."""
+        """Capture the gradient, as a tensor hook. Never raises."""
         start, owner = perf_counter_ns(), self._owner
         try:
             if self._done:

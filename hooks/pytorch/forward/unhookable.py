@@ -1,11 +1,13 @@
-"""Skips layers whose results change under hooks, and records which modules are never called.
+"""Layers whose results change under hooks, which are skipped, and modules that are never called.
 
 Some modules are never called: nn.MultiheadAttention reads the weights of its output projection, a forward
-takes another branch, a head is used through torch.nn.functional. Other modules compute in another way if they
-or their parts have hooks: nn.TransformerEncoderLayer does not use its fused kernel in eval mode then, so its
-results change, and it raises if its input is nested. Such layers get no hooks while that kernel may run,
-because capture must never change a result. collections.json lists both groups, by name with the reason:
-"never_called" and "not_tapped".
+takes another branch, a head is used through torch.nn.functional.
+
+Other modules compute in another way if they or their parts have hooks. With hooks, nn.TransformerEncoderLayer
+does not use its fused kernel in eval mode, so its results change, and it raises an error if its input is
+nested. Such layers get no hooks while the kernel may run, because capture must never change a result.
+
+collections.json lists both groups under "never_called" and "not_tapped", each name with the reason.
 
 Threads: the training thread. Keeps no module alive.
 """
@@ -31,20 +33,20 @@ __all__ = ["UnhookableLayers", "refuses_hooks"]
 
 _FUSED = (
     "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it has hooks; "
-    "torch.backends.mha.set_fastpath_enabled(False) makes it possible to capture it"
+    "call torch.backends.mha.set_fastpath_enabled(False) to capture it"
 )
 _FUSED_LATER = (
     "part of an nn.TransformerEncoderLayer, which computes other numbers in eval mode when it has hooks, "
-    "in a model whose call is compiled: the mode of its next forward is not known in time; "
-    "torch.backends.mha.set_fastpath_enabled(False) makes it possible to capture it"
+    "in a model whose call is compiled: the mode of the next forward is not known in time; "
+    "call torch.backends.mha.set_fastpath_enabled(False) to capture it"
 )
 _READ_BY_ATTENTION = "nn.MultiheadAttention reads its weights and does not call it"
-_NOT_CALLED = "no saved forward called it; where its parameters are used, other code reads them"
+_NOT_CALLED = "no saved forward called it; if its parameters are used, other code reads them"
 _NOT_CALLED_COMPILED = f"{_NOT_CALLED}, or it runs inside an operator of compiled code, such as checkpoint()"
 
 
 def refuses_hooks(module: nn.Module) -> bool:
-    """Whether the module computes in another way if it has a hook, as every root has."""
+    """Whether the module computes in another way if it has a hook. Every root has one."""
     return isinstance(module, nn.TransformerEncoderLayer)
 
 
@@ -58,8 +60,8 @@ class UnhookableLayers:
         self.ever_excluded: set[str] = set()  # names of modules that were skipped at least once
         self.excluded: frozenset[str] = frozenset()  # names of modules that are skipped now
         self._model_notes = ModelNotes(notes)
-        self._seen: HookSet | None = None  # its modules are in _uncalled, or were called
-        # Key of the count of calls -> name, of modules that were not called so far.
+        self._seen: HookSet | None = None  # hooks whose modules are in _uncalled, or were called
+        # Modules that were not called so far: key of the count of calls -> name.
         self._uncalled: dict[str, str] = {}
         self._called: set[str] = set()
         self._noted_view: ModelView | None = None
@@ -81,10 +83,10 @@ class UnhookableLayers:
         """Return the hooks without those on modules that must not have hooks now.
 
         Args:
-            hook_set: Hooks of the model that read_model() was given last.
+            hook_set: Hooks of the model of the last read_model().
             plan: The plan of the step.
-            in_any_mode: The mode of the next forward is unknown: leave out modules that must not have hooks
-                in one of the modes.
+            in_any_mode: Leave out modules that must not have hooks in train mode or in eval mode, because
+                the mode of the next forward is unknown.
         """
         self.excluded = frozenset()
         if self.view is None or not _fused_kernels_allowed():
@@ -125,7 +127,7 @@ class UnhookableLayers:
             calls: Number of calls of each module.
 
         Returns:
-            Whether modules were called that no forward had called before.
+            Whether the forward called modules that no earlier forward had called.
         """
         if hook_set is not self._seen:
             self._seen = hook_set
@@ -146,7 +148,7 @@ class UnhookableLayers:
 
     @property
     def has_uncalled(self) -> bool:
-        """Whether modules have hooks that no forward has called so far."""
+        """Whether there are modules with hooks that no forward has called so far."""
         return bool(self._uncalled)
 
     def _not_yet_called(self, hook_set: HookSet) -> dict[str, str]:
@@ -171,19 +173,19 @@ class UnhookableLayers:
 
 
 def _outermost(names: Iterable[str]) -> list[str]:
-    """Remove modules that are inside of another module of the list."""
+    """Remove modules that are inside another module of the list."""
     found = set(names)
     return [name for name in sorted(found) if found.isdisjoint(_enclosing(name))]
 
 
 def _enclosing(name: str) -> Iterator[str]:
-    """Names of the modules around a module."""
+    """Names of the modules that contain a module."""
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
 def _fused_kernels_allowed() -> bool:
-    """Whether fused kernels are enabled; True if torch has no such setting."""
+    """Whether fused kernels are enabled; True if torch does not have this setting."""
     mha = getattr(torch.backends, "mha", None)
     allowed: bool = mha is None or mha.get_fastpath_enabled()
     return allowed

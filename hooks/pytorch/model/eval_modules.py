@@ -1,6 +1,6 @@
 """Modules that are in eval mode while a training step is saved, for the note "eval_in_training".
 
-In eval mode dropout does nothing, and a normalisation uses the statistics of earlier data. Both are common
+In eval mode dropout does nothing, and a normalization uses the statistics of earlier data. Both are common
 causes of trainings that overfit or do not learn. Threads: the training thread.
 """
 
@@ -23,7 +23,7 @@ _ALWAYS, _SOMETIMES = "always", "at some steps"
 
 
 class EvalModules:
-    """Finds such modules in one model.
+    """Detection of modules in eval mode in one model.
 
     Args:
         notes: The run's notes. The note maps the name of each module, as in the names of its outputs, to
@@ -38,7 +38,7 @@ class EvalModules:
         self._modules: dict[str, str] = {}
 
     def look(self, root: nn.Module, view: ModelView) -> None:
-        """Check a model at the start of a saved training step: its own mode always, its modules rarely."""
+        """Check a model at the start of a saved training step: its root always, its other modules rarely."""
         self.look_at_root(view, training=root.training)
         if not root.training:
             return

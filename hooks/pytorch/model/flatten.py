@@ -1,11 +1,11 @@
-"""Finds the tensors in a module's input or output, and the suffixes of their names.
+"""The tensors in a module's input or output, and the suffixes of their names.
 
 Elements of tuples and lists are numbered in order through all levels. An element that is not a tensor
 also has a number, so that names do not change if it is None. Elements of mappings and dataclasses are named
 by their key: "Net_output_logits", "Net_output_hidden.0". A ragged tensor (torch.nested) has two names:
 "Net_output_0.values" and "Net_output_0.offsets" (".sizes" if the layout is not jagged).
 
-Only the first 65,536 parts are captured. All other parts have one row "Net_output_more", with the status
+Only the first 65,536 parts are captured. All other parts share one row "Net_output_more", with the status
 "skipped" and no bytes. Lists of numbers and strings cost almost nothing.
 Threads: pure functions of their arguments.
 """
@@ -37,7 +37,12 @@ def flatten_tensors(value: object) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class _Budget:
-    """number: of the next element without a key. parts: number of parts that may still be visited."""
+    """State of one call.
+
+    Attributes:
+        number: Number of the next element without a key.
+        parts: Number of parts that may still be visited.
+    """
 
     __slots__ = ("number", "parts")
 
@@ -64,7 +69,7 @@ def _flatten(value: object, path: str, budget: _Budget, depth: int) -> Iterator[
 
 
 def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
-    """Whether a value has only numbers and strings, which are skipped, in any number."""
+    """Whether a value contains only numbers and strings, which are skipped whatever their number."""
     if isinstance(value, Mapping):
         return _PLAIN.issuperset(map(type, value.values()))
     if not isinstance(value, (tuple, list)) or not _PLAIN.issuperset(map(type, value)):
@@ -75,7 +80,7 @@ def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
 
 
 def _parts(suffix: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """Return the parts of a tensor. A ragged tensor has flat values, and offsets or sizes."""
+    """Return the named parts of a tensor. A ragged tensor has flat values, and offsets or sizes."""
     if not tensor.is_nested:
         return [(suffix, tensor)]
     whole: Any = tensor.detach()
@@ -85,7 +90,7 @@ def _parts(suffix: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
                 return [(f"{suffix}.values", whole.values()), (f"{suffix}.offsets", whole.offsets())]
         elif whole.is_contiguous():
             return [(f"{suffix}.values", whole.values()), (f"{suffix}.sizes", whole._nested_tensor_size())]
-    except (AttributeError, RuntimeError):  # another torch: counted as a tensor without storage
+    except (AttributeError, RuntimeError):  # another version of torch: a tensor without storage
         pass
     return [(suffix, tensor)]
 

@@ -1,4 +1,4 @@
-"""Finds live objects of a class, and checks for classes that may not be imported. Threads: any."""
+"""Search for live objects of a class, and isinstance() without an import. Threads: any."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     gradient/<Root>_<parameter path>     gradient/Net_conv1.weight
     <module path>_output_<i>, _input_<i> conv1_output_0; the root itself has its class name: Net_output_0
 
-flatten.py names the tensors of nested outputs. Nothing here keeps a model alive: parameters are read from the
-modules each time. Threads: pure functions of their arguments; the training thread changes models.
+flatten.py names the tensors of nested outputs. A ModelView does not keep the model alive: parameters are read
+from the modules each time. Threads: pure functions of their arguments; the training thread changes models.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GONE = type(None)
 
 
 class Parameter(NamedTuple):
-    """One parameter. name: of its tensor. origin: class of the module that holds it."""
+    """One parameter. name: name of its tensor. origin: class of the module that holds the parameter."""
 
     name: str
     kind: TensorKind
@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
 
 
 class Module(NamedTuple):
-    """One module. name: its prefix in tensor names. origin: its class."""
+    """One module. name: prefix of its tensors' names. origin: name of its class."""
 
     module: weakref.ref[nn.Module]
     name: str
@@ -53,16 +53,16 @@ class Module(NamedTuple):
 
 
 class ModelView:
-    """Names of a model's tensors at the time when it was read. Call matches() before using them.
+    """Names of a model's tensors at the time when the model was read. Call matches() before using them.
 
     Wrappers are left out (wrappers.py): the module inside a wrapped root has the names of the root.
 
     Attributes:
-        name: Name of the root, if it is not its class. The names of its modules then begin with it too.
+        name: Name of the root, if it is not its class name. The names of its modules then begin with it too.
         parameters: Each parameter once, with its first name.
-        ids: id() of each parameter, as of the last matches().
+        ids: id() of each parameter at the last matches().
         copied: Names of the parameters that a DistributedDataParallel in the model keeps equal on all ranks.
-        flat: Whether FSDP1 is in the model, whose ranks hold pieces of flattened parameters.
+        flat: Whether the model contains FSDP1, whose ranks hold pieces of flattened parameters.
     """
 
     def __init__(self, root: nn.Module, name: str | None = None) -> None:
@@ -70,7 +70,7 @@ class ModelView:
         self._inner = f"{name}." if name else ""
         self.copied: frozenset[str] = frozenset()
         self.flat = False
-        self.late = False  # as of the last in_backward()
+        self.late = False  # set by in_backward()
         self.modules: list[Module] = []
         self.parameters: list[Parameter] = []
         self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
@@ -88,7 +88,7 @@ class ModelView:
         self._renew(slots, list(map(id, slots)))
 
     def _walk(self, root: nn.Module) -> tuple[list[nn.Module], list[tuple[str, str, str]]]:
-        """Every module once; and for every slot of a parameter its name, its key, and the module's class."""
+        """Return each module once, and for each parameter slot its name, its key, and the module's class."""
         modules: list[nn.Module] = []
         names: list[tuple[str, str, str]] = []
         stack: list[tuple[nn.Module | None, str, frozenset[str] | None]] = [(root, "", None)]
@@ -132,8 +132,8 @@ class ModelView:
     def matches(self, root: nn.Module) -> bool:
         """Whether the model still has these modules, of these classes, and parameters with these names.
 
-        Updates the references to its parameters, because each may be another object now. Visits every module
-        and every slot, mostly in C; keeps none of them alive.
+        The references to the parameters are updated, because a parameter may have been replaced by another
+        object. Visits every module and every parameter slot, mostly in C; keeps no module or parameter alive.
         """
         modules: list[Any] = list(map(_call, self._references))
         if modules[0] is not root:
@@ -152,7 +152,7 @@ class ModelView:
         return True
 
     def held_parameters(self) -> list[nn.Parameter] | None:
-        """The parameters as of the last matches(), in the order of `parameters`; None if any is gone."""
+        """The parameters at the last matches(), in the order of `parameters`; None if one was deleted."""
         found: list[Any] = list(map(_call, self._held))
         if _GONE in map(type, found):
             self._slot_ids = []  # the next matches() updates them
@@ -162,8 +162,8 @@ class ModelView:
     def in_backward(self, parameters: list[nn.Parameter]) -> list[Any]:
         """Return the parameters for which autograd computes gradients: with FSDP2 the full parameters.
 
-        An element is None if FSDP2 has not created the full parameter yet, which the first forward does. Then
-        `late` is set.
+        FSDP2 creates the full parameters in the first forward. Until then the element of such a parameter is
+        None, and `late` is set.
         """
         if not self._fsdp_slots:
             return parameters
@@ -176,7 +176,7 @@ class ModelView:
         return found
 
     def _settle(self, slots: list[nn.Parameter | None]) -> bool:
-        """Replace full parameters by the sharded parameters of FSDP2. Return False if these are gone."""
+        """Replace full parameters by the sharded parameters of FSDP2. Return False if these were deleted."""
         for position, holder in self._fsdp_slots:
             held = holder()
             if held is None:
@@ -194,11 +194,11 @@ class ModelView:
 def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Parameter | None]]:
     """Return a list that differs for different structures, and the parameters.
 
-    The list has ids of modules. Each module is kept alive by another one, so equal ids mean the same modules.
+    The list has ids of modules. Each module is kept alive by its parent, so equal ids mean the same modules.
 
     Args:
         modules: The modules.
-        plain: Whether all dictionaries of the modules are of the type dict. Scripted modules have others.
+        plain: Whether all dictionaries of the modules are of the type dict, unlike those of scripted modules.
     """
     held: list[dict[str, nn.Parameter | None]] = list(map(_PARAMETERS, modules))
     children: list[dict[str, nn.Module | None]] = list(map(_MODULES, modules))
@@ -226,7 +226,7 @@ def _fsdp_slots(modules: list[nn.Module]) -> list[tuple[int, weakref.ref[Any]]]:
 
 
 def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
-    """For each slot the first slot with the same parameter, -1 for None. It shows which ones are tied."""
+    """For each slot, return the first slot with the same parameter, which shows tied slots; -1 for None."""
     first: dict[int, int] = {}
     return [
         -1 if slot is None else first.setdefault(id(slot), position) for position, slot in enumerate(slots)
@@ -234,10 +234,10 @@ def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
 
 
 def cuda_devices(model: nn.Module) -> set[int]:
-    """The current CUDA devices of the model, so that they are set up before its first step.
+    """The current CUDA devices of the model, which are set up before its first step.
 
-    Empty while a CUDA graph is captured, because nothing may be set up then. If the model moves later, the
-    first capture sets up the new device.
+    Empty during the capture of a CUDA graph, because no device may be set up then. If the model is moved
+    later, the first capture sets up the new device.
     """
     found = {one.device.index for one in model.parameters() if one.device.type == "cuda"}
     usable = found and torch.version.cuda is not None and not torch.cuda.is_current_stream_capturing()

@@ -3,7 +3,7 @@
     backward_gradient/<parameter>     the gradient after each backward
     microbatch_gradient/<parameter>   the gradient of one backward alone
     weight_update/<parameter>         the change of the weight in the optimizer's step
-    update_ratio/<parameter>          norm of that change, divided by the norm of the weight before
+    update_ratio/<parameter>          norm of the weight update, divided by the norm of the weight before it
 
 A collection requests a series by its own name (backward_gradients, ...), or by a pattern or name that
 contains the name of the series. A pattern such as "fc1" requests no series. A requested series that cannot be
@@ -34,7 +34,7 @@ def any_requested(plan: Plan) -> bool:
 
 
 def requested(plan: Plan, view: ModelView, series: str) -> dict[int, TensorSpec]:
-    """Return how to capture the series, by position of the parameter; only requested parameters are in it."""
+    """Return the specs of the series by position of the parameter, for the requested parameters only."""
     key = series, view.root_name
     known = plan.cache.get(key)
     if known is not None and known[0] is view:

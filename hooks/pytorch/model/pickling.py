@@ -1,9 +1,9 @@
-"""Leaves the hooks of tdcore out of pickles and deep copies of a module.
+"""Removal of tdcore's hooks from pickles and deep copies of a module.
 
-`torch.save(model)` stores the hook dictionaries of every module. Without this, each hook is stored as a
-callable of the standard library that does nothing, and `torch.load()` with its default
-`weights_only=True` refuses that callable. The hooks are values of plain OrderedDicts, so the reduction of
-this one class is extended; the bytes of every other OrderedDict stay the same. Threads: any.
+`torch.save(model)` stores the hook dictionaries of every module. Without this module, each hook would be
+stored as a callable of the standard library that does nothing, and `torch.load()` with its default
+`weights_only=True` rejects that callable. The hooks are values of plain OrderedDicts, so the pickle reduction
+of this class is extended; the bytes of every other OrderedDict stay the same. Threads: any.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ __all__ = ["InertInCopies", "leave_hooks_out_of_pickles"]
 
 
 class InertInCopies:
-    """Base of the hooks on a module. Copies and pickles of the module have a callable that does nothing.
+    """Base of the hooks on a module. In copies and pickles of the module, a hook is replaced.
 
-    The callable is from the standard library, so that a saved model loads without tdcore.
+    The replacement is a callable of the standard library that does nothing, so that a saved model loads
+    without tdcore.
     """
 
     __slots__ = ("__weakref__",)
@@ -35,7 +36,7 @@ class InertInCopies:
 
 
 def leave_hooks_out_of_pickles() -> None:
-    """Register the reduction, until the process ends. May be called again."""
+    """Register the reduction until the process ends. A second call has no effect."""
     if OrderedDict not in copyreg.dispatch_table:
         copyreg.pickle(OrderedDict, _reduce)
 

@@ -1,11 +1,13 @@
 """Wrappers of a model for training on many ranks, and classes that libraries derive from module classes.
 
 A wrapper (DistributedDataParallel, FullyShardedDataParallel, the result of torch.compile) does not change the
-names of tensors. fully_shard() and replicate() derive a class from the class of a module; here the module has
-its original class name. FSDP2 swaps between sharded and full parameters: a module holds the full ones during
-forward and the sharded ones otherwise. The sharded ones are used here, because the optimizer holds them.
-These attributes are private to torch or may change: without them names are longer, and nothing else changes.
-Threads: any.
+names of tensors. fully_shard() and replicate() derive a class from the class of a module; class_name()
+returns the original name. FSDP2 swaps between sharded and full parameters: a module holds the full parameters
+during forward, and the sharded parameters otherwise. The sharded parameters are used here, because the
+optimizer holds them.
+
+The attributes that this module reads are private to torch or may change. Without them, names are longer and
+nothing else changes. Threads: any.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ class Wrapper(NamedTuple):
         module: Where the class is defined.
         name: Name of the class.
         key: Key of the module inside the wrapper.
-        keeps_names: Tensors of the model are named as without the wrapper.
-        registers_inner: `tdcore run` registers the module inside instead of the wrapper.
+        keeps_names: Whether tensors of the model have the same names as without the wrapper.
+        registers_inner: Whether `tdcore run` registers the module inside instead of the wrapper.
     """
 
     module: str
@@ -81,9 +83,9 @@ class FsdpParameter(NamedTuple):
     """A parameter that FSDP2 manages.
 
     Attributes:
-        module: The module that holds it.
+        module: The module that holds the parameter.
         key: The key of the parameter in the module.
-        holder: FSDP2's object for it, with the attribute sharded_param.
+        holder: FSDP2's object for the parameter, with the attribute sharded_param.
     """
 
     module: nn.Module
@@ -119,10 +121,10 @@ def innermost(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -
 
 
 def module_to_register(module: nn.Module) -> nn.Module:
-    """Return the module that `tdcore run` registers when the script calls this one.
+    """Return the module that `tdcore run` registers when the script calls this module.
 
-    Wrappers are identified by the name of their class here: wrappers of other libraries have the same names,
-    and a subclass may call the module inside in its own way.
+    Wrappers are identified by the exact name of their class, because wrappers of other libraries have the
+    same names, and a subclass may call the module inside in its own way.
     """
     while True:
         names = {wrapper.name: wrapper.key for wrapper in _REGISTERING_INNER}
@@ -133,7 +135,7 @@ def module_to_register(module: nn.Module) -> nn.Module:
 
 
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules inside, the outermost first; empty if the module is not a wrapper."""
+    """Return the modules inside a wrapper, outermost first; empty if the module is not a wrapper."""
     found: list[nn.Module] = []
     while (key := wrapped_key(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped_key() has checked it
@@ -158,7 +160,7 @@ def ddp_ranks(module: nn.Module) -> list[int] | None:
 
 
 def active_ddp() -> nn.Module | None:
-    """Return the DistributedDataParallel whose forward runs now."""
+    """Return the DistributedDataParallel whose forward is running, or None."""
     module = getattr(DistributedDataParallel, "_active_ddp_module", None)
     return module if isinstance(module, nn.Module) else None
 

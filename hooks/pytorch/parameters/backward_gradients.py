@@ -1,28 +1,35 @@
-"""Gradients after each backward, before anything else changes them, captured if requested.
+"""Gradients after each backward, before other code changes them, captured if requested.
 
     backward_gradient/<parameter>     after each backward of a saved step: before clipping, and with gradient
                                       accumulation the sum so far. call: n-th backward of the step
     microbatch_gradient/<parameter>   the gradient of this backward only
 
-"gradient/<parameter>" is the gradient that the optimizer uses: the full sum, after clipping. No function of
-torch is patched: parameters have hooks from the start of a saved step until all optimizers have stepped, or
-the next step begins. The first gradient of a backward queues a callback for the end of the backward. The
-callback captures all parameters that have a gradient in one call. It queues itself once more, so that it runs
-after the callbacks with which data-parallel wrappers finish their reductions. (This queue is private to
-torch. Without it, and in a backward of compiled autograd, which runs no such callbacks, each gradient is
-captured when it is ready.) The gradient of a micro-batch is captured when it is added to the sum, with one
-native call per parameter, before any reduction over ranks. torch.autograd.grad() adds nothing, so it has no
-such gradients.
+"gradient/<parameter>" is the gradient that the optimizer uses: the full sum, after clipping.
 
-A parameter has a row only if this backward has changed its gradient and the gradient still exists at the end
-(with an optimizer inside backward it does not: request the other series). A nested backward (reentrant
-checkpointing) counts as a separate backward. With FSDP2 autograd uses full parameters, so the hooks are on
-these: the gradient of a micro-batch is full, and the gradient after a backward is this rank's shard of the
-gradients that FSDP2 has reduced so far. No operator is called on a DTensor, so a tensor hook captures its
-micro-batch gradients; torch.autograd.grad() also calls this hook. With a gradient scaler, values are divided
-by its scale. With several scalers the scale is unknown, so nothing is captured, and this is logged. Threads:
-those of autograd. Keeps no gradient. Keeps the parameters whose micro-batch gradients are requested while
-they have hooks (a node lives only while it is referenced, and it refers to its parameter).
+No function of torch is patched: parameters have hooks from the start of a saved step until all optimizers
+have stepped, or the next step begins. The first gradient of a backward queues a callback for the end of the
+backward. The callback captures all parameters that have a gradient in one call. It queues itself once more,
+so that it runs after the callbacks with which data-parallel wrappers finish their reductions. This queue is
+private to torch. Without it, and with compiled autograd, which runs no such callbacks, each gradient is
+captured when it is ready.
+
+The gradient of a micro-batch is captured when it is added to the sum, with one native call per parameter,
+before any reduction over ranks. torch.autograd.grad() adds nothing to the sum, so it has no such gradients.
+
+A parameter has a row only if this backward has changed its gradient and the gradient still exists at the end.
+If an optimizer steps inside backward, the gradient no longer exists; request microbatch_gradient instead. A
+nested backward (reentrant checkpointing) counts as a separate backward.
+
+With FSDP2, autograd uses full parameters, so the hooks are on the full parameters: the gradient of a
+micro-batch is full, and the gradient after a backward is this rank's shard of the gradients that FSDP2 has
+reduced so far. No operator is called on a DTensor, so a tensor hook captures its micro-batch gradients;
+torch.autograd.grad() also calls this hook.
+
+With a gradient scaler, values are divided by its scale. With several scalers the scale is unknown, so nothing
+is captured, and a warning is logged.
+
+Threads: those of autograd. Keeps no gradient. Keeps the parameters whose micro-batch gradients are requested
+while they have hooks, because a graph node lives only while it is referenced, and it refers to its parameter.
 """
 
 from __future__ import annotations
@@ -57,11 +64,12 @@ _SEVERAL = (
     "because the scale of each gradient is not known"
 )
 _UNSEEN = (
-    "the optimizer stepped, and hooks of its parameters received no gradient: backward_gradient and "
+    "the optimizer stepped, but hooks on its parameters received no gradient: backward_gradient and "
     "microbatch_gradient are not captured (sharded parameters get gradients in another way)"
 )
 _UNKNOWN_END = (
-    "backward_gradient of FSDP2's parameters is not captured: this PyTorch has no signal for its end"
+    "backward_gradient of FSDP2's parameters is not captured: this PyTorch version has no callback for the "
+    "end of a backward"
 )
 _queue: Callable[[Callable[[], None]], None] | None = getattr(
     getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None
@@ -120,7 +128,7 @@ class BackwardGradients:
         self._handles.append(node.register_prehook(of_node))
 
     def step_captured(self) -> None:
-        """Remove the hooks: all optimizers of the model have stepped."""
+        """Remove the hooks, because all optimizers of the model have stepped."""
         if self._step_recorder is not None and not self._step_recorder.seen:
             self._warn(_UNSEEN)
         self.detach()
@@ -134,7 +142,7 @@ class BackwardGradients:
         self._step_recorder, self.attached = None, False
 
     def switch_off(self) -> None:
-        """Capture nothing from now on."""
+        """Stop the capture."""
         self._off = True
         self.detach()
 
@@ -155,7 +163,7 @@ class _TensorHook:
 
 
 class _StepRecorder:
-    """Captures the gradients of one saved step; its hooks call it."""
+    """Recorder of the gradients of one saved step. The hooks of the step call its methods."""
 
     def __init__(
         self,
@@ -182,7 +190,7 @@ class _StepRecorder:
         self._guarded(self._part, spec, (gradient,))
 
     def part_of_node(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        """Like part(), called as a pre-hook of the node that adds the gradient."""
+        """Call part() from a pre-hook of the node that adds the gradient."""
         self._guarded(self._part, spec, gradients)
 
     def _part(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
@@ -194,7 +202,7 @@ class _StepRecorder:
         return call
 
     def accumulated(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
-        """Called as a hook on a parameter, after its gradient was added. held: the optimizer's parameter."""
+        """Note a gradient that was added: a hook on the parameter. held: the optimizer's parameter."""
         self._guarded(self._note, spec, held, parameter)
 
     def _note(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:

@@ -1,17 +1,20 @@
 """Gradient scalers (torch.amp.GradScaler): their scale, and the optimizer steps that they skip.
 
-Scalers are found among all live objects: as the first saved training step begins, and again when a saved step
-had no gradients and no scaler is known. A scaler that is made later has to be registered. Its attributes are
-read without waiting for a device:
+Scalers are searched among all live objects when the first saved training step begins, and again when a saved
+step had no gradients and no scaler is known. A scaler that is created later must be registered. The
+attributes of a scaler are read without waiting for a device:
 
     the scale       a copy of the scaler's own tensor
-    still scaled    gradients whose optimizer does not step (the other of two, half a window at the end) are
-                    divided by the scale that the step began with, unless the record below says "unscaled"
-    step skipped    until its update(), a scaler keeps a record of each optimizer; a reference to that record
-                    stays valid afterwards. "Stepped" without an observed step: the scaler found Inf.
+    still scaled    gradients whose optimizer does not step (one of two optimizers, or an incomplete
+                    accumulation at the end) are divided by the scale at the start of the step, unless the
+                    record below contains "unscaled"
+    step skipped    until its update(), a scaler keeps a record of each optimizer; a reference to the record
+                    stays valid afterwards. If the record contains "stepped", and no step was observed, the
+                    scaler found Inf or NaN
 
-Both are private to torch. Where they are missing, the scale of a fused step is still known, and a skipped
-step looks like one without gradients.
+The tensor and the records are private to torch. Without them, the scale of a fused step is still known, and a
+skipped step is recorded like a step without gradients.
+
 Threads: the training thread, or the autograd thread that runs an optimizer; one at a time. Keeps no scaler or
 optimizer alive; the records are kept from the start of a saved step until its optimizers have stepped.
 """
@@ -65,7 +68,7 @@ class ScaleRecord:
 
     @property
     def used(self) -> bool:
-        """Whether the scaler has scaled a loss, as far as its attributes show."""
+        """Whether the attributes of the scaler show that it has scaled a loss."""
         scaler = self._scaler()
         return isinstance(self.scale, torch.Tensor) or (scaler is not None and _scale(scaler) is not None)
 
@@ -90,7 +93,7 @@ class Scalers:
         self._without: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # optimizers that step without a scaler
 
     def look(self, *, again: bool = False) -> None:
-        """Search all objects once. again: search up to three times while no scaler is known."""
+        """Search all objects once for scalers. again: Search up to three times while no scaler is known."""
         if self._looks and not (again and self._looks < _LOOKS and not self.alive):
             return
         self._looks += 1
@@ -132,7 +135,7 @@ class Scalers:
     def at_step(
         self, optimizer: Optimizer, known: OptimizerEntry, plan: Plan
     ) -> tuple[torch.Tensor | None, list[NamedValues]]:
-        """Before an optimizer steps: the divisor that is still missing in its gradients, and further rows."""
+        """Return the remaining scale of the gradients before an optimizer steps, and further rows."""
         pending, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if not self.found and pending is None and found_inf is None:
             return None, []  # there is no scaler
@@ -154,10 +157,10 @@ class Scalers:
         positions: list[int],
         note: Callable[[str], None],
     ) -> dict[int, Any]:
-        """Remaining scales of gradients whose optimizer has not stepped; None: not scaled.
+        """Return remaining scales of gradients whose optimizer has not stepped; None: not scaled.
 
-        A gradient that several scalers may have scaled is left out, and this is logged. An optimizer that
-        usually steps without a scaler has no scale.
+        A gradient that several scalers may have scaled is left out, and a message is logged. An optimizer
+        that usually steps without a scaler has no scale.
 
         Args:
             records: Records of the step.
@@ -186,7 +189,7 @@ class Scalers:
 
 
 def _scale(scaler: Any) -> torch.Tensor | None:
-    """Return the scale tensor; None: nothing was scaled yet, or this torch does not provide it."""
+    """Return the scale tensor; None if no loss was scaled yet, or if torch does not provide the scale."""
     scale = getattr(scaler, "_scale", None)
     return scale if isinstance(scale, torch.Tensor) else None
 

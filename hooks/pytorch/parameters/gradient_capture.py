@@ -1,9 +1,9 @@
-"""Captures gradients and optimizer state of one root module when optimizers step and a training step ends.
+"""GradientCapture: capture of one root's gradients and optimizer state.
 
-When an optimizer is about to step, the gradients of its parameters are captured, before it changes anything.
-Gradients that no optimizer has used are captured when the step ends, if they still exist; otherwise a row has
-the reason (Absent). Threads: the training thread, or the autograd thread that runs an optimizer inside
-backward(); one at a time. Keeps no model or parameter alive.
+When an optimizer is about to step, the gradients of its parameters are captured, before the optimizer changes
+them. Gradients that no optimizer has used are captured when the training step ends, if they still exist;
+otherwise a row has the reason (Absent). Threads: the training thread, or the autograd thread that runs an
+optimizer inside backward(); one at a time. Keeps no model or parameter alive.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LAYOUT, _NONE = repeat("layout"), repeat(None)
 
 
 class GradientCapture:
-    """The part of ParameterCapture that captures gradients. The arguments are described there."""
+    """The part of ParameterCapture that captures gradients. Arguments: see ParameterCapture."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class GradientCapture:
         self._recorder = recorder
         self._model_notes = ModelNotes(notes)
         self._off = False
-        self.due_after_forward = False  # end_forward() has something to do
-        self.steps_again = False  # an optimizer was seen to step twice in a training step
+        self.due_after_forward = False  # end_forward() must be called
+        self.steps_again = False  # an optimizer has stepped twice in a training step
         # Weights to capture when the root's forward ends.
         self._weights_due: tuple[StepId, Plan] | None = None
         self._numbering = numbering
@@ -95,7 +95,7 @@ class GradientCapture:
         self._note_aliases()
 
     def held(self) -> list[nn.Parameter] | None:
-        """The model's parameters, in the order of the view. None: the model was deleted."""
+        """The model's parameters, in the order of the view; None if the model was deleted."""
         # The older FullyShardedDataParallel removes its parameters from the modules during forward.
         found = None if self.view.flat else self.view.held_parameters()
         if found is None and self._root() is not None:
@@ -103,7 +103,7 @@ class GradientCapture:
         return found
 
     def current_view(self) -> ModelView:
-        """The names of the model's current parts. The structure is read again if it changed."""
+        """The names of the model's current tensors. The structure is read again if it has changed."""
         root = self._root()
         if root is not None and not self.view.matches(root):
             self.view = ModelView(root, self._name)
@@ -135,7 +135,7 @@ class GradientCapture:
         self._model_notes.set("aliases", self.view.aliases)
 
     def _is_captured(self, pending: PendingStep, parameters: list[nn.Parameter]) -> bool:
-        """Whether every gradient is captured of parameters that train or whose optimizer will step."""
+        """Whether the gradients of all parameters that train, or whose optimizer steps next, are captured."""
         if len(pending.done) == len(parameters):
             return True
         rest = [one for position, one in enumerate(parameters) if position not in pending.done]
@@ -159,7 +159,7 @@ class GradientCapture:
             self.backward.step_captured()
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Capture gradients that the optimizer is about to use, or has used in a call of its closure."""
+        """Capture gradients that the optimizer is about to use, or uses in a call of its closure."""
         pending = self.pending
         if pending is None:
             return
@@ -176,7 +176,7 @@ class GradientCapture:
         again = pending.captures.get(known.index, 0)
         if pending.done and not pending.done.isdisjoint(capture.owned):
             if came == pending.came:
-                selection = self._without_done(pending, capture)  # nothing new since
+                selection = self._without_done(pending, capture)  # no new gradients since
             else:
                 call = again or 1 + pending.calls
         if again and not selection.gradients:
@@ -203,14 +203,14 @@ class GradientCapture:
             self._captured()
 
     def _without_done(self, pending: PendingStep, capture: StepCapture) -> Selection:
-        """Selection of an optimizer without parameters that another optimizer holds too and has captured."""
+        """Selection of an optimizer, without parameters of a shared optimizer that are already captured."""
         gradients = [one for one in capture.selection.gradients if one not in pending.done]
         return select(self.view, pending.plan, capture.selection.weights, gradients)
 
     def _capture_rest(
         self, pending: PendingStep, parameters: list[nn.Parameter], *, accumulated: bool
     ) -> None:
-        """Capture gradients that no optimizer used in the step, or the reasons why there are none."""
+        """Capture gradients that no optimizer used in the step, or the reasons why they are absent."""
         if len(pending.done) == len(parameters) or not pending.kinds.gradients:
             return
         came = frozenset(self.order.order)
@@ -265,11 +265,11 @@ class GradientCapture:
     def _left(
         self, position: int, parameter: nn.Parameter, owned: bool, skipped: bool, came: frozenset[int]
     ) -> tuple[Any, Absent]:
-        """The gradient at the end of the step, or its copy; or None and the reason."""
+        """Return the gradient, or its copy, at the end of the step; or None and the reason."""
         gradient, copy = parameter.grad, self.ownership.copies.get(position)
         if copy is not None:
             return copy, Absent.NONE
-        if not self.order.active:  # it is unknown whether a backward reached it
+        if not self.order.active:  # it is unknown whether a backward reached the parameter
             return gradient, Absent.UNKNOWN
         if position not in came:
             return None, Absent.NOT_STEPPED if owned and not skipped else Absent.NO_BACKWARD
@@ -280,7 +280,7 @@ class GradientCapture:
     def _skipped(
         self, pending: PendingStep, parameters: list[nn.Parameter]
     ) -> list[tuple[ScaleRecord, OptimizerEntry, Optimizer]]:
-        """The optimizers whose step a gradient scaler skipped, and the scaler."""
+        """The optimizers whose step a gradient scaler skipped, each with the scaler's record."""
         if pending.scalers and not self.optimizers.any_alive:
             self.optimizers.search(parameters)
         return [
@@ -324,7 +324,7 @@ class GradientCapture:
         Args:
             pending: The step.
             parameters: The model's parameters.
-            selection: Positions and names.
+            selection: Positions and names of the gradients.
             scales: Factors of scaled gradients, by position.
             extra: Further rows.
             call: Number of earlier captures of these names in the step.

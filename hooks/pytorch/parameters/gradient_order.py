@@ -2,23 +2,23 @@
 
 Gradients are captured together when the optimizer is about to step, because they are final only then. From
 the start of a saved training step to its end, a tensor hook on each parameter appends the parameter's
-position to `order`. `seq` then follows the backward, so that the first bad gradient can be found. If several
-backwards reach a parameter, the last one counts, because it made the gradient final. Parameters that no
-backward reached are last, in the order of parameters. With FSDP2 the hooks are on the unsharded parameters,
-because backward computes their gradients (ModelView.in_backward). The older FSDP reduces gradients elsewhere,
-so its parameters keep their order.
+position to `order`. The column `seq` of the run then has the order of the backward, so that the first bad
+gradient can be found. If several backwards reach a parameter, the last backward counts, because it made the
+gradient final. Parameters that no backward reached are last, in the order of parameters. With FSDP2 the hooks
+are on the unsharded parameters, because backward computes their gradients (ModelView.in_backward). FSDP1
+reduces gradients elsewhere, so its parameters keep their order.
 
 When a backward ends, the gradients that it reached are checked once. Their versions are stored, so that a
 gradient that was zeroed in place before an optimizer used it is not captured as a gradient. Gradients of
-parameters without a known optimizer are copied, because it cannot be observed when a script uses and clears
+parameters without a known optimizer are copied, because tdcore cannot observe when a script uses and clears
 them. The callback at the end of a backward is private to torch (`queue_callback`). Without it, and with
 compiled autograd, there are no versions and no copies.
 
-The hooks are stored directly in `Tensor._backward_hooks`, like those of register_hook(). To set this
-attribute to None removes them from autograd completely, while after handle.remove() every later backward
+The hooks are stored directly in `Tensor._backward_hooks`, like those of register_hook(). Setting this
+attribute to None removes the hooks from autograd completely, while after handle.remove() every later backward
 would still call Python for each parameter. Hooks of other code on the same tensor are not changed.
 
-Threads: start and stop in the training thread, hooks in those of autograd. Keeps no parameter.
+Threads: start and stop in the training thread, hooks in threads of autograd. Keeps no parameter.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GradientReadyHook(InertInCopies):
     """Tensor hook that records that the gradient of one parameter is ready."""
 
     __slots__ = ("order", "owner", "position")
-    __torch_unserializable__ = True  # prevents torch's warning if a model is saved now
+    __torch_unserializable__ = True  # prevents torch's warning if a model is saved
 
     def __init__(self, owner: GradientOrder, position: int) -> None:
         self.owner = weakref.ref(owner)
@@ -79,7 +79,7 @@ class GradientReadyHook(InertInCopies):
         self.position = position
 
     def __call__(self, gradient: object) -> None:
-        """As a tensor hook."""
+        """Note that the gradient is ready, as a tensor hook."""
         order = self.order
         order.append(self.position)
         owner = self.owner()
@@ -107,7 +107,7 @@ class GradientOrder:
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self.active = False
         self.order: list[int] = []
-        self.awaits_end = False  # the callback for the running backward is queued, or cannot be queued
+        self.awaits_end = False  # the callback of the running backward is queued, or missing in torch
         self.ended: weakref.WeakMethod[Callable[[list[int]], None]] | None = None
         self._ended_at = 0  # number of ready gradients when the last backward ended
         self._dicts: list[OrderedDict[int, Any]] = []
@@ -163,13 +163,13 @@ class GradientOrder:
         self._positions = []  # another hook uses one of these dictionaries now
 
     def switch_off(self) -> None:
-        """Record nothing from now on."""
+        """Stop the recording."""
         self._off = True
         self.stop()
 
     def expect_end(self) -> None:
         """Queue the callback when the first gradient of a backward is ready."""
-        self.awaits_end = True  # also if torch has no callback: then called once per step
+        self.awaits_end = True  # also set if torch has no callback, so that this runs once per step
         at_end_of_backward(self._end)
 
     def failed(self, error: Exception) -> None:
@@ -189,7 +189,7 @@ class GradientOrder:
             self.failed(error)
 
     def sorted(self, positions: Sequence[int]) -> tuple[int, ...] | None:
-        """Indices into `positions` in the order of ready gradients; None: nothing was recorded.
+        """Indices into `positions` in the order of ready gradients; None if no order was recorded.
 
         The last result is stored, because most steps have the same order.
         """
@@ -218,7 +218,7 @@ class SentinelHook(InertInCopies):
         self.sentinel = weakref.ref(sentinel)
 
     def __call__(self, gradient: object) -> None:
-        """As a tensor hook."""
+        """Note that a backward has reached the model, as a tensor hook."""
         sentinel = self.sentinel()
         if sentinel is None:
             return
@@ -235,15 +235,15 @@ skip_frames(SentinelHook.__call__)
 
 
 class BackwardSentinel:
-    """Detects in every step whether a backward has reached a model.
+    """Detector, in every step, of a backward that reaches a model.
 
-    It costs one short Python call per parameter and backward, so only models without a known optimizer have
-    it.
+    The detection costs one short Python call per parameter and backward, so it is used only for models
+    without a known optimizer.
 
     Attributes:
         seen: Whether a backward has reached the model since this was last set to False.
         ever: Whether a backward has ever reached the model.
-        ended: Called at the end of such a backward.
+        ended: Called at the end of a backward that has reached the model.
     """
 
     def __init__(self, fault: FaultHandler) -> None:

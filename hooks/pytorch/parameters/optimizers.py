@@ -39,7 +39,7 @@ _PARAMETERS = itemgetter("params")
 
 
 class OptimizerEntry:
-    """An optimizer that owns parameters of the model. cached: the plan of a capture at its step."""
+    """An optimizer that owns parameters of the model. cached: the last StepCapture and its inputs."""
 
     __slots__ = ("cached", "index", "optimizer")
 
@@ -50,7 +50,7 @@ class OptimizerEntry:
 
     @property
     def prefix(self) -> str:
-        """Prefix of the names of its state: "optimizer", "optimizer_1", ..."""
+        """Prefix of the names of the optimizer's state: "optimizer", "optimizer_1", ..."""
         return f"optimizer_{self.index}" if self.index else "optimizer"
 
 
@@ -73,7 +73,7 @@ class OptimizerNumbering:
         return known[1]
 
     def is_first(self, optimizer: Optimizer, step_id: Any, what: str) -> bool:
-        """Whether a value that an optimizer has only once must still be captured in this step."""
+        """Whether a value that exists once per optimizer must still be captured in this step."""
         key = self.of(optimizer), what
         first: bool = self._last_steps.get(key) != step_id
         self._last_steps[key] = step_id
@@ -127,7 +127,7 @@ class Optimizers:
     @property
     def any_alive(self) -> bool:
         """Whether a known optimizer still exists."""
-        for known in self._known.values():  # noqa: SIM110 -- any() of a generator is twice the work
+        for known in self._known.values():  # noqa: SIM110 -- any() of a generator takes twice the time
             if known.optimizer() is not None:
                 return True
         return False
@@ -184,9 +184,9 @@ def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tupl
 
 
 def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
-    """Divide gradients by their scales, as the optimizer will use them.
+    """Divide gradients by their scales. The optimizer uses the results.
 
-    scales: scale of each gradient; None: not scaled. Scales are powers of two, so the division is exact.
+    scales: Scale of each gradient; None: not scaled. Scales are powers of two, so the division is exact.
     """
     with torch.no_grad():
         return [
@@ -200,13 +200,13 @@ def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
 
 
 def _shard_unscaled(shard: LocalShard, scale: torch.Tensor) -> LocalShard:
-    """Divide the local shard only, because an operator on a sharded tensor might communicate."""
+    """Divide only the local shard, because an operator on a sharded tensor might communicate."""
     own = type(shard.tensor) is torch.Tensor and shard.tensor.layout in _DIVISIBLE
     return shard._replace(tensor=shard.tensor / scale) if own else shard
 
 
 def _hyperparameters(optimizer: Optimizer, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Every number of every parameter group: lr, momentum, weight_decay, betas (as one array), ..."""
+    """Yield the numbers of each parameter group: lr, momentum, weight_decay, betas (as one array), ..."""
     for index, group in enumerate(optimizer.param_groups):
         for key, value in group.items():
             name = f"{prefix}/group_{index}/{key}"

@@ -1,10 +1,10 @@
-"""Ownership: finds parameters without an optimizer, and stores copies of their gradients.
+"""Ownership: parameters without an optimizer, and copies of their gradients.
 
 Parameters without a known optimizer are updated by the script itself, or not at all (a frozen copy, an
-average of the weights). It cannot be observed when such a script uses a gradient and when it clears it. So
-the gradient is copied at the end of a backward of a saved step.
+average of the weights). tdcore cannot observe when the script uses and clears the gradient of such a
+parameter. Therefore the gradient is copied at the end of a backward of a saved step.
 
-Threads: look() and the notes in the training thread, backward_ended() in those of autograd; one at a time.
+Threads: look() and the notes in the training thread, backward_ended() in threads of autograd; one at a time.
 Keeps copies of gradients until forget_backward().
 """
 
@@ -35,12 +35,18 @@ _BY_HAND = (
 
 
 class Ownership:
-    """Ownership of one model's parameters. model_notes: its notes. note: stores and logs a message once."""
+    """Ownership of one model's parameters.
+
+    Args:
+        optimizers: The model's optimizers.
+        model_notes: Notes about the model.
+        note: Function that stores and logs a message once.
+    """
 
     def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, note: Callable[[str], None]) -> None:
-        # by position: gradients after the last backward, of parameters without an optimizer
+        # Gradients, after the last backward, of parameters without an optimizer, by position.
         self.copies: dict[int, Any] = {}
-        # Versions of the gradients after a backward.
+        # Versions of the gradients after the last backward, by position.
         self.versions: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._unowned: frozenset[int] = frozenset()
         self._optimizers = optimizers
@@ -48,7 +54,7 @@ class Ownership:
         self._note_once = note
         self._question: tuple[Any, ...] | None = None
         self._trained: set[str] = set()  # names of parameters that have required gradients
-        # The model, if all of its parameters did at the last check.
+        # The model, if all of its parameters required gradients at the last check.
         self._all_trained: ModelView | None = None
         self._frozen_looks: dict[str, int] = {}
 
@@ -94,7 +100,7 @@ class Ownership:
     def was_cleared(self, position: int, gradient: Any) -> bool:
         """Whether the gradient was zeroed or replaced since its last backward.
 
-        On a device every change in place counts as zeroed, because to read the values waits for the device.
+        On a device every in-place change counts as zeroing, because reading the values waits for the device.
         """
         seen = self.versions.get(position)
         if seen is None:  # unknown
@@ -113,7 +119,7 @@ class Ownership:
     def note_frozen(self, view: ModelView, trainable: list[bool]) -> None:
         """Note which parameters require gradients at the start of a training forward.
 
-        A parameter that is frozen for a few steps only (Lightning's toggle_optimizer) does not count as
+        A parameter that is frozen only for a few steps (Lightning's toggle_optimizer) does not count as
         frozen.
         """
         if all(trainable):

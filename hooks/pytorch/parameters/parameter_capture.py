@@ -1,14 +1,14 @@
-"""ParameterCapture: captures weights, gradients and optimizer state of one root module.
+"""ParameterCapture: capture of weights, gradients and optimizer state of one root module.
 
 Weights are captured when the root's first forward of a saved step begins, so they are the weights that the
 forward uses. A saved training step then stays *pending* until the next step begins. When an optimizer is
-about to step, the gradients of its parameters are captured: they are final then (accumulated, unscaled,
-clipped). A gradient belongs to the step in which its optimizer steps, even if its forward ran in an earlier
+about to step, the gradients of its parameters are captured, because they are final (accumulated, unscaled,
+clipped). A gradient belongs to the step in which its optimizer steps, even if the forward ran in an earlier
 step.
 
     several optimizers      each captures the parameters that it holds
     closure (LBFGS)         one row per evaluation, when the closure returns: call 0, 1, ...
-    no optimizer known      the gradient as the last backward of the step left it (gradient_order.py)
+    no optimizer known      the gradient after the last backward of the step (gradient_order.py)
     no forward in the step  weights just before the first optimizer's step
     no gradient             a row "absent", with the reason (Absent); not zero, not an error
     frozen parameter        no gradient row; listed under "frozen" in collections.json
@@ -17,8 +17,9 @@ step.
     fused step with a gradient scaler   gradients are divided by the scale, which is recorded next to them
 
 Optimizer state is captured before the optimizer's step.
+
 Threads: the training thread, or the autograd thread that runs an optimizer inside backward(); one at a time.
-Keeps no model or parameter alive; copies of gradients are kept until the step ends (no optimizer known).
+Keeps no model or parameter alive; if no optimizer is known, copies of gradients are kept until the step ends.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _LAZY = frozenset({UninitializedParameter})
 
 
 class ParameterCapture(GradientCapture):
-    """Captures the parameters of one model.
+    """Capture of one model's parameters.
 
     Args:
         notes: Notes for collections.json.
@@ -54,7 +55,7 @@ class ParameterCapture(GradientCapture):
     """
 
     def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
-        """Begin a saved training step. inside: the optimizer whose closure runs; None: no closure runs."""
+        """Begin a saved training step. inside: The optimizer whose closure is running, if any."""
         if self.pending is not None:
             self.finish(accumulated=True)
         kinds = kinds_of(plan)
@@ -77,7 +78,7 @@ class ParameterCapture(GradientCapture):
                 self.updates.prepare(step_id, plan, view, inside, parameters)
 
     def begin_forward(self, step_id: StepId, plan: Plan, *, trains: bool) -> None:
-        """Handle the root's first forward of a saved step. trains: whether it is a training step."""
+        """Handle the root's first forward of a saved step. trains: Whether the step is a training step."""
         pending = self.pending
         if pending is not None and trains:
             pending.ran = True
@@ -116,7 +117,7 @@ class ParameterCapture(GradientCapture):
             self._take_weights(step_id, plan, parameters)
 
     def before_closure(self, optimizer: Optimizer) -> None:
-        """Called before an optimizer steps with a closure."""
+        """Handle the start of an optimizer's step with a closure."""
         pending, parameters = self.pending, self.held()
         if pending is not None:
             pending.closure = True
@@ -124,7 +125,7 @@ class ParameterCapture(GradientCapture):
             self.updates.prepare(pending.step_id, pending.plan, self.view, optimizer, parameters)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Called after an optimizer's step."""
+        """Handle the end of an optimizer's step."""
         pending = self.pending
         if pending is not None:
             known = self.optimizers.find(optimizer)
@@ -151,7 +152,7 @@ class ParameterCapture(GradientCapture):
     def finish(self, *, accumulated: bool = False) -> None:
         """End the training step: capture gradients that no optimizer used.
 
-        accumulated: whether they belong to a later step instead.
+        accumulated: Whether these gradients belong to a later step instead.
         """
         pending, self.pending = self.pending, None
         self.backward.detach()
@@ -172,7 +173,7 @@ class ParameterCapture(GradientCapture):
         return self.optimizers.find_or_add(optimizer, self.held() or []) is not None
 
     def switch_off(self) -> None:
-        """Capture nothing from now on; names, and the optimizers of the model, are still known."""
+        """Stop the capture. Names and the optimizers of the model are still known."""
         self._off = True
         self.pending = self._weights_due = None
         self.due_after_forward = False

@@ -1,6 +1,6 @@
-"""Estimates the size of a saved step, so that the ring allocates its memory before the first capture.
+"""Estimate of the size of a saved step, with which the ring allocates its memory before the first capture.
 
-The estimate uses the names that the parameters will have. Only speed depends on it. Threads: any.
+The estimate uses the names that the parameters will have. Only speed depends on the estimate. Threads: any.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _OF_MODULES = (TensorKind.OUTPUT, TensorKind.INPUT, TensorKind.OUTPUT_GRADIENT)
 def expected_bytes(
     root: nn.Module, name: str, collections: Iterable[Collection], default: ReductionConfig | None
 ) -> int:
-    """Bytes of the values of one saved step of the model.
+    """Return the size of the values of one saved step of the model, in bytes.
 
-    Activations are unknown before the first forward. If any are saved, they count as much as the parameters.
+    The size of activations is unknown before the first forward. If activations are saved, they are assumed to
+    be as large as the parameters.
 
     Args:
         root: The model.
-        name: Prefix of the names of its tensors.
+        name: Prefix of the names of the model's tensors.
         collections: The saved collections.
         default: The reduction_config of collections without one.
     """
@@ -50,11 +51,11 @@ def expected_bytes(
 
 
 def _host_bytes(parameter: nn.Parameter) -> int:
-    """Bytes of a parameter that this process holds in host memory; 0 if it has no storage yet."""
+    """Size in bytes of the part of a parameter in this process's host memory; 0 without storage."""
     try:
         tensor = local_shard_of(parameter).tensor
         return int(tensor.nbytes) if tensor.device.type == "cpu" else 0
-    except Exception:  # a lazy parameter, or another without a size
+    except Exception:  # a lazy parameter, or another parameter without a size
         return 0
 
 

@@ -1,4 +1,4 @@
-"""PendingStep: state of a saved training step until the next one begins; StepCapture: one optimizer's part.
+"""PendingStep: state of a saved training step until the next step begins. StepCapture: one optimizer's part.
 
 Threads: one at a time.
 """
@@ -56,7 +56,7 @@ class Absent(IntEnum):
 
 
 class CaptureKinds(NamedTuple):
-    """Whether a plan may select tensors of each kind. anything: of the parameters or their optimizers."""
+    """Whether a plan may select tensors of each kind. anything: any tensor of parameters or optimizers."""
 
     anything: bool
     weights: bool
@@ -83,7 +83,12 @@ def kinds_of(plan: Plan) -> CaptureKinds:
 
 
 class StepCapture(NamedTuple):
-    """Capture at an optimizer's step. positions: of its parameters in the view. owned: the same as a set."""
+    """Capture at an optimizer's step.
+
+    Attributes:
+        positions: Positions of the optimizer's parameters in the view.
+        owned: The same positions as a set.
+    """
 
     selection: Selection
     positions: list[int]
@@ -104,7 +109,7 @@ class PendingStep:
     closure = False  # an optimizer evaluates the model in a closure
     ran = False  # the root had a training forward in this step
     weights_done = False
-    watched = False  # the order of its gradients is recorded
+    watched = False  # the order of the step's gradients is recorded
 
     def __init__(self, step_id: StepId, plan: Plan, kinds: CaptureKinds) -> None:
         self.step_id = step_id
@@ -125,7 +130,7 @@ def plan_step_capture(
     optimizer: Optimizer,
     parameters: list[nn.Parameter],
 ) -> StepCapture:
-    """The capture at this optimizer's step: the parameters that it holds. The last result is stored."""
+    """Return the capture of the parameters that this optimizer holds, at its step. Stores the last result."""
     owned = list(map(id, owned_by(optimizer)))
     trainable = list(map(_REQUIRES_GRAD, parameters))
     weights = not pending.weights_done and pending.kinds.weights

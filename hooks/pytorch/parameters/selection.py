@@ -1,6 +1,6 @@
 """Selection: weights and gradients that one native call captures, with their order and names.
 
-Selections are stored in the plan, because most steps have the same selection as the step before.
+Selections are stored in the plan, because most steps have the same selection as the previous step.
 Threads: one at a time.
 """
 
@@ -22,11 +22,11 @@ _REQUIRES_GRAD = attrgetter("requires_grad")
 
 
 class Selection(NamedTuple):
-    """Positions of the parameters that one call captures.
+    """Weights and gradients that one call captures.
 
     Attributes:
         weights, gradients: Positions of the parameters whose weight or gradient is captured.
-        capture_spec: The weights first, then the gradients.
+        capture_spec: Specs of the weights, followed by those of the gradients.
     """
 
     weights: list[int]
@@ -35,7 +35,7 @@ class Selection(NamedTuple):
 
 
 def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
-    """Return the parameters among the positions that the plan selects."""
+    """Return the selection of the given weights and gradients that the plan selects."""
     key = ("selection", view.root_name, bool(weights), bool(gradients))
     known = plan.cache.get(key)
     if known is None or known[0] is not view or known[1:3] != (weights, gradients):
@@ -60,7 +60,10 @@ def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list
 
 
 def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[int, ...] | None) -> Selection:
-    """The selection with gradients in another order. places: index of the first, ...; None: unchanged."""
+    """Return the selection with its gradients in another order.
+
+    places: Indices of the gradients in the new order; None: unchanged.
+    """
     if places is None:
         return selection
     known = plan.cache.get(("in order", view.root_name))

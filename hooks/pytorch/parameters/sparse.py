@@ -7,8 +7,8 @@ tensor. Two more tensors are captured:
                                    magnitude of the dense gradient, without its zeros
     gradient/<parameter>/indices   the indices of these rows; captured for patterns and save_all
 
-Rows that occur several times are added in memory of tdcore. On a device this would wait for the device, so
-there is only the row "skipped". Pure functions; any thread.
+Rows that occur several times are summed in a copy. On a device the sum would wait for the device, so there is
+only the row "skipped". Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DENSE = {torch.strided, None}
 def sparse_rows(
     plan: Plan, view: ModelView, positions: list[int], gradients: Sequence[Any]
 ) -> list[tuple[list[Any], CaptureSpec]]:
-    """Return values and indices of the sparse gradients. positions: in the view's parameters."""
+    """Return values and indices of the sparse gradients. positions: positions in the view's parameters."""
     if _DENSE.issuperset(map(getattr, gradients, repeat("layout"), repeat(None))):
         return []
     tensors: list[Any] = []

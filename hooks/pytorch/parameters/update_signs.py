@@ -1,8 +1,8 @@
-"""UpdateSigns: detects updates without an optimizer, from changed weights and cleared gradients.
+"""UpdateSigns: detection of updates without an optimizer, from changed weights and cleared gradients.
 
-Used only for models without a known optimizer, at a training forward after a backward. Only values of a few
-small parameters in host memory are compared, because to read values of a device waits for the device.
-Threads: the training thread. Keeps copies of a few small parameters, and no parameter.
+The detection is used only for models without a known optimizer, at a training forward after a backward. Only
+values of a few small parameters in host memory are compared, because reading values of a device waits for the
+device. Threads: the training thread. Keeps copies of a few small parameters, and no parameter.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _SAMPLES, _SAMPLE_ELEMENTS = 3, 65_536
 
 
 def _plain(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters without sharded ones, on which no operator may be called, and without lazy ones."""
+    """The parameters on which operators may be called: neither sharded nor lazy."""
     return [one for one in parameters if type(one) is nn.Parameter]
 
 
 class UpdateSigns:
-    """Signs of one model. ever: a sign was detected before, so no sign means that there was no update."""
+    """Signs of updates of one model.
+
+    ever: Whether a sign was ever detected. If so, the absence of signs means that there was no update.
+    """
 
     def __init__(self) -> None:
         self.ever = False
@@ -54,7 +57,7 @@ class UpdateSigns:
             ]
 
     def seen(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether there is a sign since look(). Called after a backward."""
+        """Whether there is a sign of an update since look(). Called after a backward."""
         parameters = _plain(parameters)
         sign = (
             self._weights != _weights(parameters)
@@ -69,7 +72,7 @@ class UpdateSigns:
         self._left = _left(_plain(parameters))
 
     def _cleared(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether all stored gradients are gone or were set to zero."""
+        """Whether all stored gradients were deleted or set to zero."""
         gradients: list[Any] = list(map(_GRADIENT, parameters))
         pairs = zip(gradients, self._left, strict=False)
         there = [(now, before) for now, before in pairs if before is not None]

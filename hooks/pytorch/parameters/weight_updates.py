@@ -1,19 +1,23 @@
 """Weight updates of an optimizer's step and their ratio to the weights, if requested.
 
     weight_update/<parameter>   weight after the step minus weight before it
-    update_ratio/<parameter>    norm of that / norm of the weight before; L2 norms, summed in float64
+    update_ratio/<parameter>    norm of the update / norm of the weight before it; L2 norms, summed in float64
 
 In a saved step, the weights are copied before the optimizer steps, and the updates are computed in these
-copies afterwards. During the step this needs as much memory as the requested weights. The difference is
+copies afterwards. During the step the copies need as much memory as the requested weights. The difference is
 computed in the precision of the weights; for half precision in float32. On the CPU the native statistics
-compute the norms; on a device the norms are computed there, without waiting for it.
+compute the norms; on a device the norms are computed there, without waiting for the device.
 
-The ratio of a weight of zeros is infinite (NaN if it does not change). The ratio of a weight with NaN or Inf
-is NaN. An optimizer with a closure may evaluate the model several times: the update is that of its whole
-step. The update of a DTensor is the update of this rank's shard. No rank has the norm of a tensor that is
-sharded over several ranks, so such a parameter has no ratio, which is logged once. Sparse and 8-bit
-parameters have neither update nor ratio. Threads: the one that runs the optimizer. Keeps copies of weights
-until the step has ended, and no parameter.
+The ratio of a weight of zeros is infinite (NaN if the weight does not change). The ratio of a weight with NaN
+or Inf is NaN. An optimizer with a closure may evaluate the model several times; the update is that of the
+whole step.
+
+The update of a DTensor is the update of this rank's shard. No rank has the norm of a tensor that is sharded
+over several ranks, so such a parameter has no ratio, and a warning is logged once. Sparse and 8-bit
+parameters have neither update nor ratio.
+
+Threads: the thread that runs the optimizer. Keeps copies of weights until the step has ended, and no
+parameter.
 """
 
 from __future__ import annotations
@@ -46,16 +50,19 @@ _TYPES = frozenset({*_HALF, torch.float32, torch.float64, torch.complex64, torch
 _REFUSED = "weight_update and update_ratio are not captured for sparse parameters, nor for {}"
 _SPREAD = (
     "update_ratio is not captured for parameters that are sharded over ranks, because no rank has the whole "
-    "norm: divide the merged l2 of weight_update by that of the weight"
+    "norm: divide the merged l2 of weight_update by the merged l2 of the weight"
 )
 _REPLACED = (
-    "weight_update and update_ratio are missing at steps of {}, and perhaps of others, because no optimizer "
-    "has the parameter: the script has replaced it, or has passed it to no optimizer"
+    "weight_update and update_ratio are missing at steps of {}, and perhaps of other parameters, because no "
+    "optimizer has the parameter: the script has replaced it, or has passed it to no optimizer"
 )
 
 
 class Watched(NamedTuple):
-    """One weight while its optimizer steps. before: a copy of this rank's shard. shard: its place."""
+    """One weight while its optimizer steps.
+
+    before: copy of this rank's shard. shard: place of the shard in the whole weight.
+    """
 
     parameter: weakref.ref[nn.Parameter]
     before: torch.Tensor
@@ -77,7 +84,7 @@ class Updates:
     def __init__(self, recorder: Recorder, fault: FaultHandler, warn: Callable[[str], None]) -> None:
         self.pending: dict[
             int, PendingUpdate
-        ] = {}  # by id of the optimizer; entries exist only during its step
+        ] = {}  # by id of the optimizer; an entry exists only during the optimizer's step
         self._recorder = recorder
         self._fault = fault
         self._warn = warn
@@ -114,7 +121,7 @@ class Updates:
         self._guarded(self._note_replaced, plan, view, optimizers, parameters)
 
     def switch_off(self) -> None:
-        """Capture nothing from now on."""
+        """Stop the capture."""
         self._off = True
         self.pending.clear()
 
@@ -202,14 +209,14 @@ class Updates:
 
 
 def _is_plain(part: torch.Tensor | None) -> bool:
-    """Whether the memory of a tensor has all of its values, as numbers that can be subtracted."""
+    """Whether a tensor is dense in memory, with numbers that can be subtracted."""
     if part is None or part.layout is not torch.strided or hasattr(part, "to_local"):
         return False
     return part.dtype in _TYPES
 
 
 def _is_whole(part: LocalShard, parameter: nn.Parameter) -> bool:
-    """Whether this rank has the full parameter, and not a summand of it."""
+    """Whether this rank holds the full parameter, and neither a shard nor a summand of it."""
     plain = part.tensor is parameter
     return plain or (
         part.shard == ShardPosition.whole(tuple(parameter.shape)) and part.tensor.shape == parameter.shape

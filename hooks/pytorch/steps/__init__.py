@@ -1,1 +1,1 @@
-"""Steps: decides to which step a forward or an optimizer's step belongs; begins and ends steps."""
+"""Steps: the step to which a forward or an optimizer's step belongs, and the start and end of steps."""

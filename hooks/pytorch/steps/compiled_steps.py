@@ -1,10 +1,10 @@
 """Steps of a root whose call is itself compiled: module hooks are attached before the call, not inside it.
 
-When compiled code reports that such a forward begins, it is too late to attach hooks for it. So `arm`
-attaches them at the end of the previous forward, with an empty plan, because the plan of the step is not
-known yet. When the step begins, the hooks of its plan replace them. If hooks were not attached (in a first
-step in another mode, or after a request to capture more), the activations of that step are missing;
-collections.json counts such steps. Threads: the training thread.
+When compiled code reports that such a forward begins, it is too late to attach hooks for this forward.
+Therefore `arm` attaches hooks at the end of the previous forward, with an empty plan, because the plan of the
+step is not known yet. When the step begins, the hooks of its plan replace them. If no hooks were attached (in
+the first step of a mode, or after a request to capture more), the activations of the step are missing;
+collections.json counts these steps. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def begin_compiled_forward(
     root.compiled.root_is_compiled = True
     module_hooks = root.module_hooks
     if inputs is None and module_hooks.is_on:
-        module_hooks.detach()  # its step began in the same compiled code
+        module_hooks.detach()  # the step of this forward began in the same compiled code
     attached = module_hooks.is_on
     hook._compiled_call = True
     try:
@@ -63,7 +63,7 @@ def begin_compiled_forward(
 
 
 def arm(hook: StepTransitions, root: Root) -> None:
-    """Choose the code variant of the root's next forward."""
+    """Select the code variant of the root's next forward."""
     hook._guarded("activations", root.arm, hook)
     if not hook._losses.attached:
         hook._guarded("losses", arm_losses, hook)
@@ -75,7 +75,7 @@ def arm_losses(hook: StepTransitions) -> None:
 
 
 def widest(hook: StepTransitions) -> Plan | None:
-    """Return the plan of all saved collections, if torch.compile is in use; else None."""
+    """Return the plan of all saved collections if torch.compile is in use, otherwise None."""
     return hook._clock.plan_of(hook._clock.included) if compile_in_use() else None
 
 
@@ -85,5 +85,6 @@ def note_missed(hook: StepTransitions) -> None:
     hook._notes["compiled"] = {"steps_without_activations": hook._gate.missed}
     hook._warn(
         "activations of a first step are missing: torch.compile was called after register_module(), or the "
-        "step is the first in its mode; later steps have them (collections.json counts: 'compiled')"
+        "step is the first in its mode; later steps have activations (collections.json has the number of "
+        "missed steps: 'compiled')"
     )

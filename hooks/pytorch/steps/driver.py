@@ -1,4 +1,4 @@
-"""TrainingDriver: decides to which step a forward belongs. docs/pytorch.md begins with the rule.
+"""TrainingDriver: the step to which a forward belongs. docs/pytorch.md begins with the rule.
 
 Threads: the training thread. Replicas may run forward in other threads.
 """
@@ -58,7 +58,7 @@ class TrainingDriver(OptimizerSteps):
             if args is not None:
                 expected, root.inner_expected = root.inner_expected, False
                 if expected or not root.is_inner(module):
-                    return  # a part of the wrapper's forward, or a copy of the model
+                    return  # part of the wrapper's forward, or a copy of the model
             elif root.inner_expected:
                 return  # an entry, before the module inside is called
         elif root.has_inner:
@@ -90,7 +90,7 @@ class TrainingDriver(OptimizerSteps):
             spent = self._recorder.spent_ns
             root.join(self, module, plan, args, kwargs, trains=trains)
             self._may_be_attached = True
-            # Without the time that module hooks have added.
+            # The time that module hooks have added is already included.
             self._recorder.spent_ns = spent + perf_counter_ns() - start
 
     def _find_step(self, root: Root, module: nn.Module, entry: bool = False) -> bool:
@@ -130,12 +130,12 @@ class TrainingDriver(OptimizerSteps):
         return False
 
     def _stop_following(self) -> None:
-        """Stop to derive steps or modes from forwards, because the script sets them from now on."""
+        """Stop deriving steps or modes from forwards, because the script sets them."""
         for root in self._roots:
             root.follows = False
 
     def _join_training(self, mode: int) -> None:
-        """Add a training forward to the open training step, in which no optimizer has stepped."""
+        """Add a training forward to the open training step, in which no optimizer has stepped yet."""
         if self._joined_in is not self._updates:
             self._most_joined = max(self._most_joined, self._joined)
             self._joined_in, self._joined = self._updates, 0
@@ -149,7 +149,7 @@ class TrainingDriver(OptimizerSteps):
         """Add a forward without training to a step of its mode, or begin such a step."""
         called = self._called
         if entry and called is not None and id(root) in called and is_running(root):
-            return  # a part of the root's own forward
+            return  # part of the root's own forward
         key = id(module if entry else root)  # a wrapper and the module inside are the same root
         if called is None or mode != self._clock.now.mode or key in called:
             called = self._start_other(mode)
@@ -158,7 +158,7 @@ class TrainingDriver(OptimizerSteps):
             self._other_has_graph = any(one.requires_grad for one in root.parameters.held() or ())
 
     def _step_of_forward(self, root: Root, module: nn.Module, mode: int) -> bool:
-        """Begin a step with the older library's clock: every forward of the first root is a step."""
+        """Begin a step with the clock "forward", for which every forward of the first root is a step."""
         own = module is root.reference() or root.is_inner(module) or "_is_replica" in module.__dict__
         if own and root is self._roots[0]:
             if mode in WITH_GRADIENTS and torch.is_grad_enabled():
@@ -185,7 +185,7 @@ class TrainingDriver(OptimizerSteps):
         yield from self._shortfalls.of_collections(possible(self._roots, self._notes.get("frozen", ())))
 
     def _without_model(self) -> Iterator[str]:
-        """A sentence if no model was registered, or no forward was observed."""
+        """Yield a message if no model was registered, or no forward was observed."""
         needs = self._shortfalls.needs_a_model
         if needs or not self._names.any:
             what = ", ".join(needs) or "anything"
@@ -194,7 +194,7 @@ class TrainingDriver(OptimizerSteps):
             yield f"{what}: {why}; call register_module(model) before the training"
 
     def _without_update(self) -> Iterator[str]:
-        """A sentence if the models have an optimizer that does not step, or no longer steps."""
+        """Yield a message if an optimizer of the models never steps, or has stopped stepping."""
         if self._by_hand or self._by_forward:
             last = max(self._saved_updates.values(), default=0)
             yield from saved_steps_without_update(self._saved_steps, last)

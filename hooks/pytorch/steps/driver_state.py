@@ -1,15 +1,15 @@
 """State of a PyTorch hook between calls of PyTorch, and detection of updates that no optimizer makes.
 
-    _updates          ids of the optimizers that have stepped in the open training step. Not empty: the next
-                      training forward begins a step. Before the first one, and at the end: {NONE_OPEN}
-    _suspended        the open training step, not updated yet, while another step is the current one
-    _called           ids of the modules called in the current step of another mode; None: in a training step
-    _saves_training   the training step is saved, and gradients of it are still captured
+    _updates          ids of the optimizers that have stepped in the open training step. If not empty, the
+                      next training forward begins a step. {NONE_OPEN} if no training step is open
+    _suspended        the open training step, without an update so far, while another step is current
+    _called           ids of the modules called in the current step of another mode; None in a training step
+    _saves_training   the training step is saved, and some of its gradients are not captured yet
     _may_be_attached  hooks of a saved step may still be attached
-    _busy             the next step must end or check something
-    _attentive        optimizer steps are handled at once: the step is saved, no step is open, or backwards
-                      are watched
-    _inside           the optimizer whose closure runs
+    _busy             the previous step has work left that the next step must finish
+    _attentive        every optimizer step is handled, because the step is saved, no step is open, or
+                      backwards are observed
+    _inside           the optimizer whose closure is running
 
 Threads: the training thread. Optimizer hooks may run in autograd's threads, one at a time.
 """
@@ -57,14 +57,14 @@ class DriverState(BaseHook):
         self._replicas = Replicas()
         self._stack = ExitStack()
         self._by_hand = False  # step() was called: forwards begin no steps
-        self._by_forward = False  # the older library's clock
+        self._by_forward = False  # the clock is "forward"
         self._attentive = self._busy = True
         self._updates: set[int] = {NONE_OPEN}
         self._suspended: SuspendedStep | None = None
         self._called: set[int] | None = None
         self._other_has_graph = False  # forwards of the current step of another mode may be differentiated
         self._saves_training = False
-        self._may_be_attached = False  # a saved step must still be ended, or its hooks removed
+        self._may_be_attached = False  # a saved step has not ended, or its hooks are still attached
         self._listens = False  # optimizer hooks are registered
         self._armed = False  # hooks are attached for a forward that may be compiled
         self._compiled_call = False  # the current forward is reported by compiled code
@@ -106,7 +106,7 @@ class DriverState(BaseHook):
             self._attentive = True
 
     def _resolve_modules(self) -> None:
-        """Add patterns to changed collections that select modules by class, for the tensors of all roots."""
+        """Add patterns to changed collections for modules of any root (add_module_tensors())."""
         names = {id(module.module()): module.name for root in self._roots for module in root.view.modules}
         for collection in self._collections:
             collection.resolve_modules(lambda module: names.get(id(module)))
@@ -121,11 +121,11 @@ class DriverState(BaseHook):
         self._scaler_states = self._scalers.states()
 
     def _updated_by_hand(self) -> bool:
-        """Whether there is a sign that a model without optimizer was updated since the step began."""
+        """Whether a sign shows that a model without optimizer was updated since the step began."""
         watched = [root for root in self._watched if not root.unseen]
         if not any(root.sentinel.seen for root in watched):
             return self._trains_nothing()
-        # A list, so that all are evaluated.
+        # A list, so that the signs of all roots are evaluated.
         signs = [root.signs.seen(root.parameters.held() or []) for root in watched]
         if any(signs):
             return True

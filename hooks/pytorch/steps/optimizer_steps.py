@@ -1,6 +1,6 @@
-"""OptimizerSteps: captures gradients and ends training steps when optimizers step.
+"""OptimizerSteps: capture of gradients and end of training steps when optimizers step.
 
-Threads: the training thread, or those of autograd if an optimizer steps inside backward(); one at a time.
+Threads: the training thread, or threads of autograd if an optimizer steps inside backward(); one at a time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tdcore.hooks.pytorch.steps.step_transitions import StepTransitions
 __all__ = ["OptimizerSteps"]
 
 _UNSEEN = (
-    "an optimizer stepped, and no forward of {} was detected before: the step has gradients and weights, "
-    "and no outputs; from the next step on, modules that the script calls itself are detected"
+    "an optimizer stepped, and no forward of {} was detected before: the step has gradients and weights, but "
+    "no outputs; from the next step on, modules that the script calls directly are detected"
 )
 
 
@@ -49,7 +49,7 @@ class OptimizerSteps(StepTransitions):
         return mine
 
     def _before_optimizer(self, optimizer: Optimizer) -> None:
-        """Called before an optimizer steps, in a saved step or if its forwards may be unobserved."""
+        """Handle the start of an optimizer's step, in a saved step or if its forwards may be unobserved."""
         start = perf_counter_ns()
         try:
             updates = self._updates
@@ -78,7 +78,7 @@ class OptimizerSteps(StepTransitions):
         self._start_training(self._mode or TRAIN)
 
     def _learn_eval(self, optimizer: Optimizer) -> bool:
-        """Detect roots that train in eval mode: their optimizer steps after such a forward."""
+        """Detect roots that train in eval mode: their optimizer steps after a forward in eval mode."""
         mine = False
         for root in self._roots:
             if root.evaluated_with_grad and root.parameters.optimizers.any_alive:
@@ -98,7 +98,7 @@ class OptimizerSteps(StepTransitions):
         self._notes["forwards_not_seen"] = sorted({name, *self._notes.get("forwards_not_seen", [])})
 
     def _stepped_again(self, optimizer: Optimizer) -> None:
-        """Observe backwards from now on, after an optimizer has stepped twice without a training forward."""
+        """Start observing backwards, after an optimizer has stepped twice without a training forward."""
         for root in self._roots:
             if root.parameters.optimizers.find(optimizer) is not None and not root.unseen:
                 root.unseen = root.parameters.steps_again = True
@@ -111,7 +111,7 @@ class OptimizerSteps(StepTransitions):
         kwargs: dict[str, Any],
         wrap: Callable[[Any], Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Called before a step with a closure. Return the arguments with a wrapped closure, or None."""
+        """Handle the start of a step with a closure. Return the arguments with a wrapped closure, or None."""
         try:
             if not (self._saves_training or NONE_OPEN in self._updates or self._may_be_saved_next()):
                 return None
@@ -128,7 +128,7 @@ class OptimizerSteps(StepTransitions):
         return (args[0], *rest), {key: wrap(one) if callable(one) else one for key, one in kwargs.items()}
 
     def _after_evaluation(self, optimizer: Optimizer) -> None:
-        """Capture gradients after a closure has returned: the optimizer uses them for this evaluation."""
+        """Capture the gradients that the optimizer uses, after its closure has returned."""
         if self._off:
             return
         start = perf_counter_ns()
@@ -159,7 +159,7 @@ class OptimizerSteps(StepTransitions):
             self._check_control()
 
     def _forget_captured(self) -> None:
-        """Mark the step as captured if no gradient is left for its end."""
+        """Mark the step as captured if no gradient remains to be captured at its end."""
         for root in self._roots:
             if root.parameters.pending is not None:
                 return

@@ -2,11 +2,12 @@
 
 Any number of modules may be registered, in any order; all take part in the same steps (driver.py).
 
-    first root      the same names as without further roots: conv1_output_0, Generator_conv1.weight
-    further roots   Critic.conv1_output_0, Critic_conv1.weight; Critic_output_0 for itself; the second of one
-                    class is called Critic_1, and so on, in order of registration
+    first root      names without a prefix: conv1_output_0, Generator_conv1.weight
+    further roots   names with a prefix: Critic.conv1_output_0, Critic_conv1.weight, Critic_output_0 for the
+                    root itself; a second root of the same class is named Critic_1, and so on, in order of
+                    registration
 
-Threads: the training thread. Keeps no model alive; ends with the model, or with the hook.
+Threads: the training thread. Keeps no model alive; a root is deleted with its model or with the hook.
 """
 
 from __future__ import annotations
@@ -48,15 +49,16 @@ class Root:
 
     Attributes:
         name: The name of the module in tensor names, if it is not the name of its class (a further root).
-        compiled: Whether its call is itself compiled.
-        trained_in: Updates of the training step that has the last training forward of the module (driver.py).
+        compiled: State of the root's call in compiled code.
+        trained_in: `_updates` (driver_state.py) of the training step with the last training forward.
         evaluated_after: Value of trained_in at the last forward in eval mode with gradients enabled.
-        trains_in_eval: An optimizer stepped after such a forward, so such forwards are training forwards.
-        unseen: An optimizer stepped without an observed forward.
-        by_itself: The module is trained by its own forward.
+        trains_in_eval: Whether an optimizer stepped after a forward in eval mode with gradients enabled, so
+            that these forwards are training forwards.
+        unseen: Whether an optimizer stepped without an observed forward.
+        by_itself: Whether the module is trained by its own forward.
         follows: by_itself, and steps and modes follow the forwards.
         inner_expected: The forward of a wrapper runs and has not reached the module inside yet (has_inner).
-        searched: All objects were searched for optimizers of the module.
+        searched: Whether all objects were searched for optimizers of the module.
     """
 
     def __init__(
@@ -96,15 +98,15 @@ class Root:
         self._eval_modules = EvalModules(hook._notes)
         self.sentinel = BackwardSentinel(weakref.WeakMethod(hook._fault))
         self.signs = UpdateSigns()
-        # the last saved step with a forward of it; the last such training step
+        # The last saved step with a forward of the module, and whether it is a training step.
         self._last_step: tuple[StepId, bool] | None = None
 
     def put_on(self, hook: TrainingDriver, stack: ExitStack) -> None:
-        """Attach the pre-hooks. stack: gets the functions that remove them."""
+        """Attach the pre-hooks. stack: The functions that remove them are added to this stack."""
         module = self.reference()
         if module is None:
             return
-        for each in (module, *wrapped_modules(module)):  # a script may evaluate the module inside a wrapper
+        for each in (module, *wrapped_modules(module)):  # a script may call the module inside a wrapper
             signal = ForwardPreHook(hook, self)
             handle = each.register_forward_pre_hook(signal, with_kwargs=True)
             stack.callback(handle.remove)
@@ -118,28 +120,28 @@ class Root:
         hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
 
     def is_inner(self, module: nn.Module) -> bool:
-        """Whether the module is inside of the root, which is a wrapper."""
+        """Whether the module is inside the root, which is a wrapper."""
         return any(inner() is module for inner in self._inner)
 
     @property
     def has_no_training_forward(self) -> bool:
-        """Whether no training forward was observed since its optimizer stepped."""
+        """Whether no training forward of the root was observed since its optimizer stepped."""
         updates = self.trained_in
         return updates is None or any(id(one) in updates for _, one in self.parameters.optimizers.alive())
 
     @property
     def evaluated_with_grad(self) -> bool:
-        """Whether it ran in eval mode with gradients enabled, without a training forward since."""
+        """Whether the root ran in eval mode with gradients enabled, without a training forward since."""
         return self.evaluated_after is self.trained_in
 
     def learn_eval(self) -> None:
-        """Treat its forwards in eval mode with gradients enabled as training forwards from now on."""
+        """Treat further forwards of the root in eval mode with gradients enabled as training forwards."""
         self.trains_in_eval, self.evaluated_after = True, _NEVER
         self._eval_modules.look_at_root(self.view, training=False)
 
     @property
     def view(self) -> ModelView:
-        """Names of its tensors."""
+        """Names of the root's tensors."""
         return self.parameters.view
 
     # Steps ------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Root:
         *,
         trains: bool,
     ) -> None:
-        """Handle the start of a forward in a saved step. Arguments: see TrainingDriver._on_forward()."""
+        """Handle the start of a forward in a saved step. Arguments as for TrainingDriver._on_forward()."""
         root, step_id = self.reference(), hook._clock.now.step_id
         if root is None:
             return
@@ -184,7 +186,7 @@ class Root:
     def _begin_forward(
         self, hook: StepTransitions, root: nn.Module, step_id: StepId, plan: Plan, trains: bool
     ) -> None:
-        if not trains or hook._begun_by is not self:  # otherwise the step has just checked it
+        if not trains or hook._begun_by is not self:  # otherwise the model was checked when the step began
             self.parameters.current_view()
         if hook._rank_and_size[1] > 1:
             hook._local_shards.look_at(root, self.view)
@@ -211,8 +213,8 @@ class Root:
     def arm(self, hook: StepTransitions) -> None:
         """Attach module hooks before the next forward, which may be compiled.
 
-        It may belong to the running step or to the next step, because one compiled function may contain the
-        calls of all roots.
+        The next forward may belong to the running step or to the next step, because one compiled function may
+        contain the calls of all roots.
         """
         root = self.reference()
         due = self.compiled.root_is_compiled and hook._may_be_saved_next()
@@ -223,21 +225,21 @@ class Root:
             self.module_hooks.attach(root, view, nothing, None, None, watch_end=True, also=widest(hook))
 
     def disarm(self) -> None:
-        """Detach the module hooks, because the next forward is not compiled or not saved."""
+        """Detach the module hooks before a forward that is not compiled or not saved."""
         if self.module_hooks.step is None and self.module_hooks.is_on:
             self.compiled.capture_disabled = True
             self.module_hooks.detach()
 
     def rest(self) -> None:
         """Detach module hooks, because another step becomes the current one."""
-        # Otherwise they are attached for a compiled forward, see arm().
+        # Hooks without a step are attached for a compiled forward (arm()).
         if self.module_hooks.step is not None:
             found = self.module_hooks.end_step()
             if found and self.by_itself and not self.compiled.root_is_compiled:
                 self.entries.found(self)
 
     def forward_ended(self, keep: bool) -> None:
-        """Handle the end of its forward. keep: the script may call its modules in the rest of the step."""
+        """Handle the end of the root's forward. keep: The script may call its modules later in the step."""
         self.module_hooks.forward_ended(
             keep=keep and not self.compiled.root_is_compiled, always=self.entries.on or not self.follows
         )
@@ -252,7 +254,7 @@ class Root:
         self.signs.backward_ended(self.parameters.held() or [])
 
     def finish(self, accumulates: bool) -> None:
-        """End the training step. accumulates: no optimizer has stepped yet, and gradients may be kept."""
+        """End the training step. accumulates: No optimizer has stepped yet, and gradients may be kept."""
         if self.module_hooks.has_pending_backward:
             self.module_hooks.finish_backward()
         parameters = self.parameters
@@ -280,7 +282,7 @@ class Root:
 
 
 def root_name(module: nn.Module, roots: Iterable[Root]) -> str | None:
-    """A name that no root has and that is not a prefix of a name of the first root's modules.
+    """Return a name that no root has, and that is not a prefix of the first root's module names.
 
     None for the first root, which has the name of its class.
     """

@@ -1,7 +1,7 @@
 """Shortfalls of a PyTorch hook: missing optimizer steps, and the possible tensors of its models.
 
-hooks/shortfall.py has the part that is independent of the framework. Runs when the hook closes. Threads: the
-thread of close().
+hooks/shortfall.py has the part that is independent of the framework. This code runs when the hook closes.
+Threads: the thread of close().
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tdcore.hooks.shortfall import Possible
 
 __all__ = ["open_step", "possible", "saved_steps_without_update"]
 
-# Training forwards that join one step. Gradient accumulation and rollouts join many forwards, so a training
-# that has updated its weights before is compared with its own steps.
+# Least number of further training forwards in one step that is reported. Gradient accumulation and rollouts
+# have many forwards in a step, so a training that has updated its weights is compared with its own steps.
 _FEWEST_JOINED = 3
 _MORE_THAN_BEFORE = 4
 _FEWEST_JOINED_LATER = 8
@@ -41,18 +41,18 @@ def possible(roots: Iterable[Root], frozen: Iterable[str]) -> Possible:
 
 
 def open_step(step: int, joined: int, most_before: int, *, stepped: bool) -> Iterator[str]:
-    """A sentence if the training continues in one step, because no optimizer steps.
+    """Yield a message if the training continues in one step, because no optimizer steps.
 
     Args:
         step: The open training step.
         joined: Number of training forwards in it after the first.
-        most_before: The largest such number of an earlier step.
+        most_before: The largest number of further training forwards in an earlier step.
         stepped: Whether an optimizer of the models has ever stepped.
     """
     if not stepped and joined >= _FEWEST_JOINED:
         yield (
             f"no optimizer of the model has stepped: its {joined + 1} training forwards are one step, {step}"
-            "; call optimizer.step(), or hook.step() where weights are updated by other means"
+            "; call optimizer.step(), or hook.step() if weights are updated by other means"
         )
     elif stepped and joined >= max(_FEWEST_JOINED_LATER, _MORE_THAN_BEFORE * most_before):
         yield (
@@ -62,7 +62,7 @@ def open_step(step: int, joined: int, most_before: int, *, stepped: bool) -> Ite
 
 
 def saved_steps_without_update(saved: int, last_updated: int) -> Iterator[str]:
-    """A sentence if steps are counted by forwards or by hand, and no optimizer steps in them.
+    """Yield a message if steps are counted by forwards or by hand, and no optimizer steps in them.
 
     Args:
         saved: Number of saved training steps.

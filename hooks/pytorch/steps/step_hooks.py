@@ -1,6 +1,6 @@
 """The hooks that stay attached between steps: pre-hooks of root modules, and hooks of all optimizers.
 
-Threads: those of the training, replicas' included. The module keeps the hook alive, the optimizers do not.
+Threads: the threads of the training, and those of replicas. A root keeps the hook alive; optimizers do not.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _GRAD, _NO_GRAD = "grad", "no grad"
 class ForwardPreHook(InertInCopies):
     """Forward pre-hook of a root, or of the module inside a wrapped root.
 
-    It refers to the hook, so that the model keeps the hook alive. If the call of the root is compiled, it
-    inserts an operator that reports the start of the forward.
+    The pre-hook refers to the Hook, so that the model keeps the Hook alive. If the call of the root is
+    compiled, the pre-hook inserts an operator that reports the start of the forward.
     """
 
     __slots__ = ("compiled", "hook", "label", "observer_number", "root")
@@ -54,7 +54,7 @@ class ForwardPreHook(InertInCopies):
         self.label = str(int(self.observer_number))
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Called as a forward pre-hook."""
+        """Begin the forward, as a forward pre-hook."""
         if is_compiling():
             if self.root.reference() is module:
                 self._trace((*args, kwargs) if kwargs else args)
@@ -78,13 +78,13 @@ class ForwardPreHook(InertInCopies):
         observe(self.observer_number, values, "\n".join([head, *suffixes] if suffixes else [head, ""]))
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """Begin the forward; compiled code calls this. values: the root's input, if module hooks are on."""
+        """Begin the forward. Called by compiled code. values: The root's input, if hooks are attached."""
         grad, hooks, suffixes = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with gradients disabled
             begin_compiled_forward(self.hook, self.root, (values, suffixes) if hooks else None)
 
     def report_uncaptured(self, operator: str) -> None:
-        """Note that compiled code cannot report the start of the forward, so the forward starts no step."""
+        """Note that compiled code cannot report the start of the forward, which therefore starts no step."""
         UncapturedModules(self.hook._notes).note(self.root.view.root_name, operator)
 
 
@@ -92,7 +92,7 @@ skip_frames(ForwardPreHook.__call__)
 
 
 class ClosureWrapper:
-    """Wraps an optimizer's closure in steps that may be saved; gradients are captured after each call."""
+    """Wrapper of an optimizer's closure, in steps that may be saved. Captures gradients after each call."""
 
     def __init__(
         self, hook: Callable[[], Any], optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]
@@ -117,7 +117,7 @@ class ClosureWrapper:
 
 
 def optimizer_step_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Return hooks for all optimizers of the process. They do not keep the hook alive."""
+    """Return the optimizer hooks for all optimizers of the process. They do not keep the Hook alive."""
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hook: TrainingDriver | None = hook_ref()

@@ -1,8 +1,8 @@
-"""StepTransitions: begins, suspends, continues and ends steps. driver.py decides the step of a forward.
+"""StepTransitions: start, suspension, continuation and end of steps. driver.py selects a forward's step.
 
-A training step stays open until the next one begins, because several optimizers may step one after the other.
-Any other forward is a step of its own mode; while one runs, the open training step is suspended, and the next
-training forward continues it.
+A training step stays open until the next training step begins, because several optimizers may step one after
+the other. Any other forward is a step of its own mode. During this step the open training step is suspended;
+the next training forward continues it.
 
 Threads: the training thread.
 """
@@ -57,7 +57,7 @@ class StepTransitions(DriverState):
             self._guarded("activations", root.disarm)
 
     def _start_saving(self, begun_by: Root | None) -> None:
-        """Prepare a saved training step. begun_by: the root whose forward began it; None: unknown."""
+        """Prepare a saved training step. begun_by: The root whose forward began the step; None: unknown."""
         self._begun_by = begun_by
         plan, step_id = self._clock.plan, self._clock.now.step_id
         assert plan is not None, "the clock has begun a saved step"
@@ -136,7 +136,7 @@ class StepTransitions(DriverState):
                 compiled_steps.arm(self, root)
 
     def _enter_step(self, module: nn.Module) -> None:
-        """Attach module hooks in a step begun by hand, whether the root is called or not."""
+        """Attach module hooks in a step that the script begins, whether the root is called or not."""
         plan = self._clock.plan
         for root in self._roots:
             if plan is not None and root.reference() is module:
