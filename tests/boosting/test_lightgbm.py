@@ -152,24 +152,24 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@pytest.mark.boosts("LightGBM: train()", "values right")
-@pytest.mark.boosts("LightGBM: metrics", "values right")
-@pytest.mark.boosts("LightGBM: predictions and labels", "values right")
-@pytest.mark.boosts("LightGBM: feature importance", "values right")
-@pytest.mark.boosts("LightGBM: trees", "values right")
-@pytest.mark.boosts("LightGBM: categorical features", "values right")
-@pytest.mark.boosts("LightGBM: SHAP values", "values right")
-@pytest.mark.boosts("LightGBM: boosting dart and rf", "values right")
-@pytest.mark.boosts("LightGBM: train()", "same model")
-@pytest.mark.boosts("LightGBM: metrics", "same model")
-@pytest.mark.boosts("LightGBM: predictions and labels", "same model")
-@pytest.mark.boosts("LightGBM: feature importance", "same model")
-@pytest.mark.boosts("LightGBM: trees", "same model")
-@pytest.mark.boosts("LightGBM: categorical features", "same model")
-@pytest.mark.boosts("LightGBM: SHAP values", "same model")
-@pytest.mark.boosts("LightGBM: hyper-parameters", "same model")
-@pytest.mark.boosts("LightGBM: boosting dart and rf", "same model")
-@pytest.mark.boosts("LightGBM: early stopping", "same model")
+@pytest.mark.shows("LightGBM: train()", "values right")
+@pytest.mark.shows("LightGBM: metrics", "values right")
+@pytest.mark.shows("LightGBM: predictions and labels", "values right")
+@pytest.mark.shows("LightGBM: feature importance", "values right")
+@pytest.mark.shows("LightGBM: trees", "values right")
+@pytest.mark.shows("LightGBM: categorical features", "values right")
+@pytest.mark.shows("LightGBM: SHAP values", "values right")
+@pytest.mark.shows("LightGBM: boosting dart and rf", "values right")
+@pytest.mark.shows("LightGBM: train()", "same training")
+@pytest.mark.shows("LightGBM: metrics", "same training")
+@pytest.mark.shows("LightGBM: predictions and labels", "same training")
+@pytest.mark.shows("LightGBM: feature importance", "same training")
+@pytest.mark.shows("LightGBM: trees", "same training")
+@pytest.mark.shows("LightGBM: categorical features", "same training")
+@pytest.mark.shows("LightGBM: SHAP values", "same training")
+@pytest.mark.shows("LightGBM: hyper-parameters", "same training")
+@pytest.mark.shows("LightGBM: boosting dart and rf", "same training")
+@pytest.mark.shows("LightGBM: early stopping", "same training")
 @settings(
     max_examples=20,
     deadline=None,
@@ -230,8 +230,8 @@ def test_values_are_those_of_lightgbm_and_the_model_is_the_same(
                 np.testing.assert_allclose(mean, np.abs(shaped[:, :, at]).mean(axis=0), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.boosts("LightGBM: cv()", "values right")
-@pytest.mark.boosts("LightGBM: cv()", "same model")
+@pytest.mark.shows("LightGBM: cv()", "values right")
+@pytest.mark.shows("LightGBM: cv()", "same training")
 def test_cv_records_means_deviations_and_each_fold(tmp_path: Path) -> None:
     data = data_of("binary")
     parameters = {"objective": "binary", "verbose": -1, "num_threads": 1}
@@ -265,8 +265,8 @@ def test_cv_records_means_deviations_and_each_fold(tmp_path: Path) -> None:
         assert float(run.tensor(name).value(3)) == booster.feature_importance("gain")[0]
 
 
-@pytest.mark.boosts("LightGBM: estimators of scikit-learn", "values right")
-@pytest.mark.boosts("LightGBM: estimators of scikit-learn", "same model")
+@pytest.mark.shows("LightGBM: estimators of scikit-learn", "values right")
+@pytest.mark.shows("LightGBM: estimators of scikit-learn", "same training")
 @pytest.mark.parametrize("task", ["classifier", "regressor", "ranker"])
 def test_estimators_of_scikit_learn_are_recorded_and_unchanged(task: str, tmp_path: Path) -> None:
     kinds = {
@@ -300,7 +300,7 @@ def test_estimators_of_scikit_learn_are_recorded_and_unchanged(task: str, tmp_pa
     np.testing.assert_array_equal(run.tensor("predictions").value(4), expected)
 
 
-@pytest.mark.boosts("LightGBM: stop request", "same model")
+@pytest.mark.shows("LightGBM: stop request", "same training")
 def test_a_stop_request_ends_the_training_like_early_stopping(tmp_path: Path) -> None:
     data = data_of("binary")
 
@@ -329,7 +329,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.boosts("LightGBM: errors in the hook", "same model")
+@pytest.mark.shows("LightGBM: errors in the hook", "same training")
 @pytest.mark.parametrize(("owner", "name"), PLANTED, ids=lambda each: getattr(each, "__name__", each))
 def test_an_error_in_the_hook_does_not_change_the_training(
     owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -364,7 +364,7 @@ def test_a_dataset_that_holds_its_data_is_read_and_another_one_is_refused(tmp_pa
     assert td.create_trial(tmp_path).tensor("labels").value(0).size == 120
 
 
-@pytest.mark.boosts("LightGBM: hyper-parameters", "values right")
+@pytest.mark.shows("LightGBM: hyper-parameters", "values right")
 def test_a_changed_learning_rate_is_recorded_again(tmp_path: Path) -> None:
     rates = [0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
     with make_hook(tmp_path, include_collections=["hyperparameters"]) as hook:
@@ -380,7 +380,7 @@ def test_a_hook_in_another_process_is_closed_and_the_current_one_is_found(tmp_pa
         assert "closed" in repr(pickle.loads(pickle.dumps(hook)))
 
 
-@pytest.mark.boosts("LightGBM: rounds that save nothing", "cost")
+@pytest.mark.shows("LightGBM: rounds that save nothing", "cost")
 def test_a_round_that_saves_nothing_only_counts_the_step(tmp_path: Path) -> None:
     data = data_of("binary")
     calls: list[str] = []
@@ -401,8 +401,8 @@ def test_a_round_that_saves_nothing_only_counts_the_step(tmp_path: Path) -> None
     assert {text.strip() for text in each[2:]} == {"__call__ _after_round _begin_step begin"}
 
 
-@pytest.mark.boosts("XGBoost: train()", "nothing left behind")
-@pytest.mark.boosts("LightGBM: train()", "nothing left behind")
+@pytest.mark.shows("XGBoost: train()", "nothing left behind")
+@pytest.mark.shows("LightGBM: train()", "nothing left behind")
 @pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
 def test_a_hook_that_is_closed_leaves_nothing_behind(library: str, tmp_path: Path) -> None:
     parameters = "{'objective': 'binary', 'verbose': -1}" if library == "lightgbm" else "{}"
