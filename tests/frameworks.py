@@ -58,7 +58,6 @@ _KERAS = (
     "steps that save nothing",
     "rules on real models",
 )
-_NOT_ON_TORCH = ("steps_per_execution", "replicas and shardings")
 _MXNET = (
     "loops of autograd.record()",
     "validation within a step",
@@ -83,7 +82,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "LightGBM": (*_BOOSTING, "boosting dart and rf"),
     "Keras on TensorFlow": _KERAS,
     "Keras on JAX": _KERAS,
-    "Keras on torch": tuple(row for row in _KERAS if row not in _NOT_ON_TORCH),
+    "Keras on torch": _KERAS,
     "MXNet": _MXNET,
 }
 GROUPS = {framework: tuple(f"{framework}: {row}" for row in rows) for framework, rows in _ROWS.items()}

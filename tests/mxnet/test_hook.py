@@ -64,6 +64,7 @@ def test_vanishing_gradients_are_found_in_a_deep_network_of_sigmoids_only(
     vanishing, flat = run(tmp_path, write_findings=False).verdicts
     assert vanishing.status is status
     assert flat.judged > 0
+    assert not flat.missing  # the losses of the samples, whose mean is judged
 
 
 @pytest.mark.shows("MXNet: stop request", "values right")
