@@ -16,6 +16,7 @@ NAMES = {
     "default-rules": 'what Hook(rules="default") costs a training of ResNet-18',
     "hook-cost": "steps that save nothing, and cost per small tensor",
     "boosting": "slowdown of a training of XGBoost by what is recorded and by save interval",
+    "keras": "slowdown of Keras's fit() on each backend by save interval; needs the environment .venv-keras",
     "operator-cost": "a call from compiled code, by how its operator is registered",
     "crash-table": "not a speed: what is readable after trainer and flusher were killed",
 }
