@@ -79,7 +79,7 @@ _MXNET = (
 # Framework -> its rows. A test names a row by "<framework>: <row>".
 _ROWS: dict[str, tuple[str, ...]] = {
     "XGBoost": (*_BOOSTING, "QuantileDMatrix", "boosters dart and gblinear", "workers of dask"),
-    "LightGBM": (*_BOOSTING, "boosting dart and rf"),
+    "LightGBM": (*_BOOSTING, "boosting dart and rf", "workers of dask"),
     "Keras on TensorFlow": _KERAS,
     "Keras on JAX": _KERAS,
     "Keras on torch": _KERAS,

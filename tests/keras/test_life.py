@@ -254,6 +254,23 @@ def test_a_second_hook_closes_the_first(make_hook: MakeHook) -> None:
     assert model.train_function.__module__.startswith("keras.")
 
 
+@shows("several hooks", "values right")
+@shows("several hooks", "same training")
+def test_with_two_hooks_in_one_fit_the_second_records_and_the_training_is_the_same(
+    make_hook: MakeHook,
+) -> None:
+    plain = train(built("functional"), epochs=2)
+    first, second = make_hook(), make_hook("second", save_config=td.SaveConfig(save_interval=3))
+    assert train(built("functional"), first, second, epochs=2) == plain
+    for hook in (first, second):
+        hook.close()
+        assert not hook._faults
+    assert td.create_trial(second.out_dir).tensor("loss").steps(ModeKeys.TRAIN) == [0, 3]
+    notes = td.create_trial(first.out_dir).notes()
+    assert notes["taken_over_by"] == second.out_dir
+    assert "not_recorded" not in notes
+
+
 def test_scalars_and_tensors_of_the_script_belong_to_the_current_step(make_hook: MakeHook) -> None:
     class Saves(keras.callbacks.Callback):  # type: ignore[misc]  # keras may not be installed
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
