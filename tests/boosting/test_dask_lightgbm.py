@@ -35,9 +35,19 @@ def client() -> Iterator[Any]:
         yield found
 
 
+def rows_of_workers(client: Any) -> tuple[Any, Any]:
+    """Half of the rows on each worker. The model depends on which worker has which rows."""
+    workers = sorted(client.scheduler_info()["workers"])
+    found = []
+    for whole in make_data(rows=400).train:
+        halves = zip(np.split(whole, 2), workers, strict=True)
+        sent = [(half, client.scatter(half, workers=[worker], hash=False)) for half, worker in halves]
+        found.append(array.concatenate([array.from_delayed(f, half.shape, half.dtype) for half, f in sent]))
+    return found[0], found[1]
+
+
 def train(client: Any, callbacks: list[Any]) -> Any:
-    values, labels = make_data(rows=400).train
-    parts = array.from_array(values, chunks=(100, -1)), array.from_array(labels, chunks=100)
+    parts = rows_of_workers(client)
     estimator = lightgbm.DaskLGBMClassifier(
         client=client, n_estimators=ROUNDS, num_leaves=5, min_child_samples=5, tree_learner="data", verbose=-1
     )
