@@ -11,57 +11,33 @@ importance      feature importance of all five types, 100 scalars per saved roun
 trees           the table of all trees so far
 shap            mean absolute SHAP values of 500 rows
 none            a save interval that no round reaches: the cost of the callback itself
+
+With --smdebug the older library is measured too, metrics and importance, in its own environment
+(`python3 scripts/make_peers.py smdebug-xgboost`). It needs XGBoost 1.7, so its ratio is to a training without
+a hook of that version.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-import tempfile
-import time
+import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xgboost
-
 import tdcore as td
-from benchmarks.environment import add_out, save, version
+from benchmarks.boosting_problem import INTERVALS, Problem, ratios
+from benchmarks.environment import ROOT, add_out, save, version
 from tdcore.hooks.xgboost import Hook
 
-ROWS, FEATURES, ROUNDS, SHAP_ROWS = 5000, 20, 100, 500
 KINDS = {"metrics": [], "importance": ["feature_importance"], "trees": ["trees"], "shap": ["average_shap"]}
-INTERVALS = (1, 10, 100)
 NEVER = 1 << 30
-PARAMETERS = {"objective": "binary:logistic", "max_depth": 6, "nthread": 1, "seed": 0}
+PEER = ROOT / ".venvs" / "smdebug-xgboost" / "bin" / "python"
 
 
-class Problem:
-    """The data of all trainings."""
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        values = random.normal(size=(2 * ROWS, FEATURES))
-        labels = (values[:, 0] * values[:, 1] + values[:, 2] + random.normal(size=2 * ROWS) > 0).astype(int)
-        self.train = xgboost.DMatrix(values[:ROWS], labels[:ROWS])
-        self.validation = xgboost.DMatrix(values[ROWS:], labels[ROWS:])
-        self.shap = xgboost.DMatrix(values[:SHAP_ROWS], labels[:SHAP_ROWS])
-
-    def seconds(self, callbacks: list[Any]) -> float:
-        """CPU seconds of this thread for one training."""
-        start = time.thread_time()
-        xgboost.train(
-            PARAMETERS,
-            self.train,
-            ROUNDS,
-            evals=[(self.train, "train"), (self.validation, "validation")],
-            verbose_eval=False,
-            callbacks=callbacks,
-        )
-        return time.thread_time() - start
-
-
-def hooked(problem: Problem, folder: Path, kind: str, interval: int) -> float:
+def hooked(problem: Problem, kind: str, interval: int, folder: Path) -> float:
     """CPU seconds of a training with the hook."""
     when = td.SaveConfig(start_step=NEVER) if interval == NEVER else td.SaveConfig(save_interval=interval)
     data = {"train_data": problem.shap} if kind == "shap" else {}
@@ -73,40 +49,50 @@ def hooked(problem: Problem, folder: Path, kind: str, interval: int) -> float:
     return found
 
 
-def ratios(problem: Problem, kind: str, interval: int, pairs: int) -> list[float]:
-    """Ratio of each pair."""
-    found = []
-    for pair in range(pairs):
-        with tempfile.TemporaryDirectory() as folder:
-            if pair % 2:
-                plain = problem.seconds([])
-                found.append(hooked(problem, Path(folder), kind, interval) / plain)
-            else:
-                with_hook = hooked(problem, Path(folder), kind, interval)
-                found.append(with_hook / problem.seconds([]))
+def of_smdebug(pairs: int) -> dict[str, Any]:
+    """Versions and ratios of the older library, from a process in its environment."""
+    if not PEER.exists():
+        raise SystemExit(f"{PEER} does not exist: python3 scripts/make_peers.py smdebug-xgboost")
+    script = Path(__file__).parent / "peers" / "smdebug_boosting.py"
+    done = subprocess.run([PEER, script, str(pairs)], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.rpartition("RESULT ")[2])
     return found
+
+
+def spread(name: str, found: list[float]) -> dict[str, float]:
+    """Median and quartiles, which are also printed."""
+    low, median, high = statistics.quantiles(found, n=4)
+    print(f"{name:34} {median:.3f} ({low:.3f} to {high:.3f})", flush=True)
+    return {"median": median, "q1": low, "q3": high}
 
 
 def main() -> None:
     """Measure, print and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="what is recorded")
+    parser.add_argument("--smdebug", action="store_true", help="measure the older library too")
     add_out(parser)
     options = parser.parse_args()
     problem = Problem()
     problem.seconds([])
     slowdown: dict[str, dict[str, float]] = {}
-    for kind, interval in [("none", NEVER), *((kind, each) for kind in KINDS for each in INTERVALS)]:
-        low, median, high = statistics.quantiles(ratios(problem, kind, interval, options.pairs), n=4)
+    for kind, interval in [("none", NEVER), *((kind, each) for kind in options.kinds for each in INTERVALS)]:
         name = kind if interval == NEVER else f"{kind}, interval {interval}"
-        slowdown[name] = {"median": median, "q1": low, "q3": high}
-        print(f"{name:26} {median:.3f} ({low:.3f} to {high:.3f})", flush=True)
-    result = {
+        slowdown[name] = spread(
+            name, ratios(problem, partial(hooked, problem, kind, interval), options.pairs)
+        )
+    result: dict[str, Any] = {
         "method": __doc__,
         "pairs": options.pairs,
         "xgboost": version("xgboost-cpu") or version("xgboost"),
+        "ratio_of_cpu_time": slowdown,
     }
-    print(save("boosting", {**result, "ratio_of_cpu_time": slowdown}, options.out))
+    if options.smdebug:
+        peer = of_smdebug(options.pairs)
+        measured = {name: spread(f"smdebug, {name}", found) for name, found in peer.pop("ratios").items()}
+        result["smdebug"] = {**peer, "ratio_of_cpu_time": measured}
+    print(save("boosting", result, options.out))
 
 
 if __name__ == "__main__":

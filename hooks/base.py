@@ -19,7 +19,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
-from tdcore.config.built_in_collections import CollectionKeys
 from tdcore.config.checks import whole
 from tdcore.config.collection import Collection
 from tdcore.config.collection_config import CollectionConfig
@@ -43,6 +42,7 @@ from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import StepStateDict
 from tdcore.hooks.rule_capture import with_rules
 from tdcore.hooks.run_notes import RunNotes
+from tdcore.hooks.script_values import ScriptValues
 from tdcore.hooks.shortfall import Possible, Shortfalls
 from tdcore.hooks.stop_requests import StopRequests
 from tdcore.hooks.warner import Warner
@@ -58,7 +58,7 @@ _HookT = TypeVar("_HookT", bound="BaseHook")
 _MAX_EPOCH = 1 << 53  # larger numbers are not exact in the statistics of a row
 
 
-class BaseHook(HookState, StepStateDict):
+class BaseHook(HookState, StepStateDict, ScriptValues):
     """Collections, modes, scalars, stop requests. Users create instances of the subclasses."""
 
     framework: ClassVar[str]
@@ -151,47 +151,6 @@ class BaseHook(HookState, StepStateDict):
         found = self._collections.add(collection)
         self._clock.include(found.name)
         return found
-
-    def save_scalar(
-        self, name: str, value: Any, sm_metric: bool = False, timestamp: float | None = None
-    ) -> None:
-        """Record a number as "scalar/<name>".
-
-        The number is recorded at every call, unless the collection "scalars" has a save_config.
-
-        Args:
-            name: Name of the scalar.
-            value: A number, or a tensor or array with one element.
-            sm_metric: Accepted because smdebug has this argument. tdcore sends no metrics to a service; if
-                the argument is set, a warning is logged once, and the number is recorded.
-            timestamp: Accepted in the same way. The recorded time is the time of the call.
-        """
-        if sm_metric or timestamp is not None:
-            self._warn(_NO_METRICS)
-        self._save("save_scalar", self._values.scalar, f"scalar/{name}", value)
-
-    def save_tensor(
-        self,
-        tensor_name: str,
-        tensor_value: Any,
-        collections_to_write: str | Iterable[str] = CollectionKeys.DEFAULT,
-    ) -> None:
-        """Record a tensor of the script, if one of the collections is saved in the current step.
-
-        Args:
-            tensor_name: Name of the tensor.
-            tensor_value: A tensor, array or number.
-            collections_to_write: One or more names of collections. A collection that is named here is saved;
-                it need not be in include_collections.
-        """
-        self._save("save_tensor", self._values.tensor, tensor_name, tensor_value, collections_to_write)
-
-    def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
-        """Record a functional loss as "<tensor_name>_output_0", if its collection is saved in this step.
-
-        A name that contains "loss" belongs to "losses". Any other name needs a collection that matches it.
-        """
-        self._save("record_tensor_value", self._values.functional_loss, tensor_name, tensor_value)
 
     def counters(self) -> Counters:
         """Numbers of tensors captured and dropped so far. With dry_run: tensors that would be captured."""
@@ -382,15 +341,6 @@ class BaseHook(HookState, StepStateDict):
             self._notes["not_recorded"] = [*self._notes.get("not_recorded", ()), each]
             self._warn(f"not recorded: {each}")
 
-    def _save(self, part: str, save: Callable[..., bool], *value: Any) -> None:
-        if self._off:
-            return
-        try:
-            if save(*value):
-                self._unmarked = True
-        except Exception as error:
-            self._fault(part, error)
-
     def _send_collections(self) -> None:
         self._names.changed = False
         if self._session is None:
@@ -401,11 +351,6 @@ class BaseHook(HookState, StepStateDict):
         entries = collection_entries(self._collections, self._clock.included, self.config)
         self._session.put_collections({"collections": entries, **notes})
 
-
-_NO_METRICS = (
-    "save_scalar: sm_metric and timestamp have no effect: tdcore sends no metrics to a service. The numbers "
-    "are in the run, with the time of the call"
-)
 
 os.register_at_fork(after_in_child=disable_hooks_in_child)
 atexit.register(close_hooks_at_exit)

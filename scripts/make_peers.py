@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ("smdebug", "tensorboard", "wandb")
+PEERS = ("smdebug", "smdebug-xgboost", "tensorboard", "wandb")
 WANTED = (3, 11)
 _STAMP = "peer-stamp.txt"
 _TAIL_LINES = 30
@@ -151,9 +151,9 @@ def _run(command: list[str], timeout: float) -> subprocess.CompletedProcess[str]
 
 def row(name: str, state: str, problem: str = "") -> str:
     """One line of the table."""
-    version = pins(requirements_of(name).read_text()).get(name, "?")
+    version = pins(requirements_of(name).read_text()).get(name.partition("-")[0], "?")
     last = problem.splitlines()[-1].strip() if problem else ""
-    return f"{name:12} {version:10} {state:10} {last}".rstrip()
+    return f"{name:16} {version:10} {state:10} {last}".rstrip()
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.boosting.support import BOOSTING
+from tests.frameworks import FRAMEWORKS
 from tests.hooks.support import MATRIX
 from tests.rules.proofs import PROOFS
 from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their names
@@ -15,18 +15,16 @@ from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their nam
     stub,
     stub_session,
 )
-from tests.shown import Tables
+from tests.shown import add_option, register
 from tests.tiers import is_full
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--proofs", choices=("check", "write"), help="the tables of what the tests show")
+    add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    task = config.getoption("--proofs")
-    if task is not None:
-        config.pluginmanager.register(Tables(task, [PROOFS, MATRIX, BOOSTING]))
+    register(config, [PROOFS, MATRIX, FRAMEWORKS])
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Cell", "Counts", "Page", "Tables", "read_counts"]
+__all__ = ["Cell", "Counts", "Page", "Tables", "add_option", "read_counts", "register"]
 
 Cell = tuple[str, str]  # row and column
 _BETWEEN = "\t"
@@ -138,8 +138,20 @@ class Tables:
             if self._task == "write":
                 page.path.write_text(page.written(counts), encoding="utf-8")
             elif not page.accepts(counts, complete=self._complete):
-                print(f"\n{page.path} is out of date: pytest tests -m {page.mark} --proofs write")
+                print(f"\n{page.path} is out of date. Run these tests with --proofs write")
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Adds --proofs. For a plugin or a conftest."""
+    parser.addoption("--proofs", choices=("check", "write"), help="the tables of what the tests show")
+
+
+def register(config: pytest.Config, pages: Iterable[Page]) -> None:
+    """Counts for these pages if --proofs was given."""
+    task = config.getoption("--proofs")
+    if task is not None:
+        config.pluginmanager.register(Tables(task, pages))
 
 
 def _cell(value: object) -> Cell:

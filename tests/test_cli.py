@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import signal
@@ -343,8 +344,21 @@ def test_doctor_finds_what_capture_needs(tdcore: Command, tmp_path: Path) -> Non
     assert result.code == 0
     assert states["native code"] == states["shared memory"] == states["ring round trip"] == "ok"
     assert states["folder"] == "ok"
-    assert "framework: torch" in states
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_lists_every_framework_that_has_a_hook_also_as_a_build_for_cpus(
+    tdcore: Command, tmp_path: Path
+) -> None:
+    checks = {check["name"]: check for check in tdcore("doctor", tmp_path, "--json").json["checks"]}
+    packages = ("torch", "lightning", "transformers", "keras", "tensorflow", "jax", "flax", "optax")
+    for name in (*packages, "mxnet", "xgboost", "lightgbm"):
+        installed = any(find_distribution(each) for each in (name, f"{name}-cpu"))
+        assert checks[f"framework: {name}"]["state"] == ("ok" if installed else "missing")
+
+
+def find_distribution(name: str) -> bool:
+    return any(importlib.metadata.distributions(name=name))
 
 
 def test_doctor_of_a_folder_that_a_run_would_make_is_fine_and_makes_nothing(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hooks.support import matrix
 from tests.shown import Cell, Counts, Page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,7 +100,7 @@ def test_the_check_fails_the_session_and_says_how_to_write_the_table(tmp_path: P
     (tmp_path / "page.md").write_text("| cat | 3 (+0) |\n| dog | 0 (+1) |\n")
     done = run(tmp_path, "check")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "pytest tests -m shows --proofs write" in done.stdout
+    assert "page.md is not what the tests show. Run these tests with --proofs write" in done.stdout
 
 
 def test_a_mark_that_names_no_cell_is_an_error(tmp_path: Path) -> None:
@@ -111,3 +112,16 @@ def test_a_mark_that_names_no_cell_is_an_error(tmp_path: Path) -> None:
 def test_a_table_none_of_whose_tests_ran_is_left_alone(tmp_path: Path) -> None:
     assert run(tmp_path, "write", "def test_other(): pass\n").returncode == 0
     assert not (tmp_path / "page.md").exists()
+
+
+def test_a_group_whose_tests_run_elsewhere_keeps_its_lines(tmp_path: Path) -> None:
+    groups = {"Cats": ("cat", "lion"), "Dogs": ("dog",)}
+    page = matrix("shows", tmp_path / "page.md", groups, ("runs", "jumps"), keep=True)
+    page.path.write_text(page.written(Counts(passed=Counter({("dog", "jumps"): 2}))))
+    here = Counts(passed=Counter({("cat", "runs"): 3}))
+    page.path.write_text(page.written(here))
+    lines = page.read().splitlines()
+    assert "| cat | 3 |  |" in lines
+    assert "| dog |  | 2 |" in lines
+    assert page.accepts(here, complete=True)
+    assert not page.accepts(Counts(passed=Counter({("cat", "runs"): 4})), complete=True)

@@ -166,8 +166,7 @@ class BoostingHook(FromConfiguration, BaseHook):
         """Version of the library."""
         raise NotImplementedError
 
-    @staticmethod
-    def _rank_and_world_size() -> tuple[int, int]:
+    def _rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this worker and number of workers of the training."""
         return 0, 1
 

@@ -125,7 +125,7 @@ class Collector:
         """Add a tensor that the plan selects."""
         if not self.backend.is_tensor(value):
             return
-        if not always and not (self.plan.may_take(kind) and self.plan.takes(name, kind, origin)):
+        if not always and not self._selected(name, kind, origin):
             return
         if not self._reachable(name):
             return
@@ -133,6 +133,14 @@ class Collector:
         self._calls[kind, name] = call + 1
         self._origins[name] = origin
         self.levels[-1].values[Key(kind, call, name).as_text()] = self.backend.kept(value)
+
+    def _selected(self, name: str, kind: TensorKind, origin: str) -> bool:
+        """Whether the plan selects a tensor. Stored, because on torch every saved step needs it."""
+        key = "selected", name, kind, origin
+        known: dict[Any, bool] = self.plan.cache
+        if key not in known:
+            known[key] = self.plan.may_take(kind) and self.plan.takes(name, kind, origin)
+        return known[key]
 
     def layer_called(self, layer: Any, inputs: Any, outputs: Any) -> None:
         """Add the inputs and outputs of one call of a layer."""

@@ -11,6 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -103,11 +104,13 @@ class JaxBackend:
         return function(*state, iter([batch]))
 
     def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A copy, because a step consumes its state."""
-        copied: tuple[Any, ...] = jax.tree_util.tree_map(
-            lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, state
-        )
-        return copied
+        """A copy, because a step consumes its state. Arrays of one device are copied in one call."""
+        leaves, structure = jax.tree_util.tree_flatten(state)
+        simple = [_on_one_device(leaf) for leaf in leaves]
+        together = iter(_copies(list(compress(leaves, simple))))
+        copied = [next(together) if one else _copy(leaf) for one, leaf in zip(simple, leaves, strict=True)]
+        result: tuple[Any, ...] = jax.tree_util.tree_unflatten(structure, copied)
+        return result
 
     def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """A step returns its outputs and the next state."""
@@ -149,6 +152,20 @@ class JaxBackend:
         devices: set[Any] = getattr(value, "devices", set)()
         on_host = all(device.platform == "cpu" for device in devices)
         return np.asarray(value) if on_host or len(devices) > 1 else value
+
+
+_copies = jax.jit(lambda arrays: [array.copy() for array in arrays])
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, jax.Array) else leaf
+
+
+def _on_one_device(leaf: Any) -> bool:
+    """Whether an array may be copied by _copies(), which does not promise to keep how arrays are sharded."""
+    if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) > 1:
+        return False
+    return not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended)
 
 
 def _with_taps(

@@ -25,24 +25,41 @@ from tdcore.hooks.boosting.ensemble import Ensemble, EvaluationScore
 from tdcore.hooks.boosting.hook import BoostingHook, check_pair
 from tdcore.hooks.lightgbm.model import BoosterView
 
-__all__ = ["Hook", "create_from_json_file", "get_hook"]
+__all__ = ["ORDER", "Hook", "create_from_json_file", "get_hook"]
 
-_ORDER = 25  # record_evaluation() has 20, early_stopping() has 30
+ORDER = 25  # record_evaluation() has 20, early_stopping() has 30
 
 
 class Hook(BoostingHook):
-    """Hook for LightGBM. Its arguments are the arguments of BoostingHook."""
+    """Hook for LightGBM. The further arguments are the arguments of BoostingHook.
+
+    Args:
+        out_dir: Local folder or URL of the run.
+        rank: Number of this worker in a job of several workers. HookCallback finds the number.
+        world_size: Number of workers of the job.
+    """
 
     framework = "lightgbm"
     before_iteration = False  # read by LightGBM
 
-    def __init__(self, out_dir: str | os.PathLike[str], *arguments: Any, **options: Any) -> None:
-        self.order = _ORDER  # read by LightGBM; an object without `order` gets a default
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str],
+        *arguments: Any,
+        rank: int = 0,
+        world_size: int = 1,
+        **options: Any,
+    ) -> None:
+        self._place = rank, world_size
+        self.order = ORDER  # read by LightGBM; an object without `order` gets a default
         BoostingHook.__init__(self, out_dir, *arguments, **options)
 
     @staticmethod
     def _version() -> str:
         return str(lightgbm.__version__)
+
+    def _rank_and_world_size(self) -> tuple[int, int]:
+        return self._place
 
     @staticmethod
     def _checked_data(name: str, data: Any) -> Any:

@@ -39,8 +39,7 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
     def _version() -> str:
         return str(xgboost.__version__)
 
-    @staticmethod
-    def _rank_and_world_size() -> tuple[int, int]:
+    def _rank_and_world_size(self) -> tuple[int, int]:
         return int(collective.get_rank()), int(collective.get_world_size())
 
     @staticmethod

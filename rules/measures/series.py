@@ -73,17 +73,34 @@ NO_POINTS = Points(unit=_NONE, step=_NONE, own_step=_NONE, mode_step=_NONE, valu
 def scalars(window: Window, wanted: Mask, what: str = "loss") -> Mask:
     """The wanted rows that hold one finite number. The other rows are counted as missing, with the reason.
 
+    A loss with a value for each sample, whose mean is among the wanted rows, is not missing (hooks/mxnet).
+
     what: word for these tensors in the reasons.
     """
     wanted = wanted & window.ok
     window.missing(f"{what} saved without statistics", int(np.sum(wanted & ~window.counted)))
     wanted = wanted & window.counted
     scalar = window.columns.ints("count") == 1
-    window.missing(f"{what} is not a scalar", int(np.sum(wanted & ~scalar)))
+    several = wanted & ~scalar
+    if several.any():
+        several &= ~_with_mean(window, wanted & scalar)
+    window.missing(f"{what} is not a scalar", int(np.sum(several)))
     finite = window.finite == 1
     window.missing(f"{what} is not finite", int(np.sum(wanted & scalar & ~finite)))
     found: Mask = wanted & scalar & finite
     return found
+
+
+def _with_mean(window: Window, means: Mask) -> Mask:
+    """The rows of "<loss>_output_<n>" where "<loss>_mean" is the name of one of the rows `means`."""
+    codes, texts = window.columns.codes("name")
+    names = {texts[code] for code in np.unique(codes[means])}
+
+    def has_mean(name: str) -> bool:
+        loss, separator, _ = name.rpartition("_output_")
+        return bool(separator) and f"{loss}_mean" in names
+
+    return window.columns.where("name", has_mean)
 
 
 def series(

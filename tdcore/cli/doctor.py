@@ -19,7 +19,10 @@ from tdcore.cli.output import console, human_bytes, print_json
 
 __all__ = ["checks", "command"]
 
-FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet", "xgboost", "lightning", "transformers")
+FRAMEWORKS = (
+    "torch", "lightning", "transformers", "keras", "tensorflow", "jax", "flax", "optax", "mxnet", "xgboost",
+    "lightgbm",
+)  # fmt: skip
 S3_PACKAGES = ("aiobotocore", "obstore")
 
 
@@ -231,17 +234,17 @@ def _cuda() -> list[Check]:
 
 
 def _package(name: str, group: str) -> Check:
-    """Whether a package is installed, from its metadata; it is not imported."""
+    """Whether a package, or its build for CPUs, is installed, from its metadata; it is not imported."""
     label = f"{group}: {name}"
-    try:
-        return Check(name=label, state="ok", detail=importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        advice = (
-            'only needed for runs in S3: pip install "tdcore-capture[s3]"'
-            if group == "s3"
-            else "needed only if you use it"
-        )
-        return Check(name=label, state="missing", detail="not installed", advice=advice)
+    for distribution in (name, f"{name}-cpu"):
+        for found in importlib.metadata.distributions(name=distribution):
+            return Check(name=label, state="ok", detail=found.version)
+    advice = (
+        'only needed for runs in S3: pip install "tdcore-capture[s3]"'
+        if group == "s3"
+        else "needed only if you use it"
+    )
+    return Check(name=label, state="missing", detail="not installed", advice=advice)
 
 
 def _print(found: list[Check], good: bool) -> None:

@@ -29,12 +29,20 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["smdebug", "tensorboard", "wandb"])
-def test_every_requirement_of_a_peer_is_pinned(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "main"),
+    [
+        ("smdebug", "torch==2.13.0"),
+        ("smdebug-xgboost", "xgboost==1.7.6"),
+        ("tensorboard", "torch==2.13.0"),
+        ("wandb", "torch==2.13.0"),
+    ],
+)
+def test_every_requirement_of_a_peer_is_pinned(name: str, main: str) -> None:
     lines = (ROOT / "requirements" / f"peer-{name}.txt").read_text().splitlines()
     wanted = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in wanted)
-    assert "torch==2.13.0" in wanted
+    assert main in wanted
 
 
 def test_versions_compare_without_spelling_and_build(peers: ModuleType) -> None:
@@ -89,7 +97,7 @@ def test_an_unknown_peer_is_an_error_that_names_the_known_ones(
     monkeypatch.setattr(sys, "argv", ["make_peers.py", "mlflow"])
     with pytest.raises(SystemExit):
         peers.main()
-    assert "smdebug, tensorboard, wandb" in capsys.readouterr().err
+    assert "smdebug, smdebug-xgboost, tensorboard, wandb" in capsys.readouterr().err
 
 
 def fake(peers: ModuleType, name: str) -> str:

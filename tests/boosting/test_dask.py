@@ -45,8 +45,8 @@ def train(client: Any, callbacks: list[Any]) -> Any:
     )
 
 
-@pytest.mark.boosts("XGBoost: workers of dask", "values right")
-@pytest.mark.boosts("XGBoost: workers of dask", "same model")
+@pytest.mark.shows("XGBoost: workers of dask", "values right")
+@pytest.mark.shows("XGBoost: workers of dask", "same training")
 def test_each_worker_records_the_same_model_and_the_metrics(client: Any, tmp_path: Path) -> None:
     plain = train(client, [])
     callback = HookCallback(

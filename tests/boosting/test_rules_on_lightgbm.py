@@ -56,14 +56,14 @@ def found_in(place: Path, rule: Rule, data: tuple[Any, Any], parameters: dict[st
     return len(found)
 
 
-@pytest.mark.boosts("LightGBM: rules on real models", "values right")
+@pytest.mark.shows("LightGBM: rules on real models", "values right")
 @pytest.mark.parametrize("fault", FAULTY)
 def test_a_fault_is_found(fault: str, tmp_path: Path) -> None:
     rule, data, parameters = FAULTY[fault]
     assert found_in(tmp_path, rule, data(), parameters) > 0
 
 
-@pytest.mark.boosts("LightGBM: rules on real models", "values right")
+@pytest.mark.shows("LightGBM: rules on real models", "values right")
 @pytest.mark.parametrize("health", HEALTHY)
 def test_a_healthy_model_has_no_finding(health: str, tmp_path: Path) -> None:
     rule, data, parameters = HEALTHY[health]

@@ -23,7 +23,7 @@ xgboost: Any = pytest.importorskip("xgboost")
 
 from tdcore.hooks.xgboost import Hook  # noqa: E402
 
-pytestmark = pytest.mark.boosts("XGBoost: rules on real models", "values right")
+pytestmark = pytest.mark.shows("XGBoost: rules on real models", "values right")
 
 
 def findings(

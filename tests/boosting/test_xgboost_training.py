@@ -34,9 +34,9 @@ def pair(data: Data | None = None) -> tuple[Any, Any]:
     return matrices(data or make_data(), "binary:logistic")
 
 
-@pytest.mark.boosts("XGBoost: cv()", "values right")
-@pytest.mark.boosts("XGBoost: SHAP values", "values right")
-@pytest.mark.boosts("XGBoost: cv()", "same model")
+@pytest.mark.shows("XGBoost: cv()", "values right")
+@pytest.mark.shows("XGBoost: SHAP values", "values right")
+@pytest.mark.shows("XGBoost: cv()", "same training")
 def test_cv_records_means_deviations_and_each_fold(tmp_path: Path) -> None:
     dtrain, _ = pair(make_data(rows=240))
     arguments: dict[str, Any] = {"num_boost_round": 4, "nfold": 3, "seed": 1, "as_pandas": False}
@@ -67,8 +67,8 @@ def test_cv_records_means_deviations_and_each_fold(tmp_path: Path) -> None:
     assert "fold_2/trees/ID" in run.tensor_names(collection="trees")
 
 
-@pytest.mark.boosts("XGBoost: estimators of scikit-learn", "values right")
-@pytest.mark.boosts("XGBoost: estimators of scikit-learn", "same model")
+@pytest.mark.shows("XGBoost: estimators of scikit-learn", "values right")
+@pytest.mark.shows("XGBoost: estimators of scikit-learn", "same training")
 @pytest.mark.parametrize("task", ["classifier", "multi-class", "regressor", "ranker"])
 def test_estimators_of_scikit_learn_are_recorded_and_unchanged(task: str, tmp_path: Path) -> None:
     kinds = {"classifier": (xgboost.XGBClassifier, 2), "multi-class": (xgboost.XGBClassifier, 3)}
@@ -105,7 +105,7 @@ def test_estimators_of_scikit_learn_are_recorded_and_unchanged(task: str, tmp_pa
         )
 
 
-@pytest.mark.boosts("XGBoost: estimators of scikit-learn", "nothing left behind")
+@pytest.mark.shows("XGBoost: estimators of scikit-learn", "nothing left behind")
 def test_an_estimator_with_a_hook_can_be_cloned_searched_and_pickled(tmp_path: Path) -> None:
     from sklearn.base import clone
     from sklearn.model_selection import GridSearchCV
@@ -122,8 +122,8 @@ def test_an_estimator_with_a_hook_can_be_cloned_searched_and_pickled(tmp_path: P
     assert "closed" in repr(copied)
 
 
-@pytest.mark.boosts("XGBoost: early stopping", "values right")
-@pytest.mark.boosts("XGBoost: early stopping", "same model")
+@pytest.mark.shows("XGBoost: early stopping", "values right")
+@pytest.mark.shows("XGBoost: early stopping", "same training")
 @pytest.mark.parametrize("first", ["hook", "early stopping"])
 @pytest.mark.parametrize("save_best", [False, True])
 def test_the_last_round_of_early_stopping_is_recorded(first: str, save_best: bool, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_last_round_of_early_stopping_is_recorded(first: str, save_best: boo
     assert run.notes()["best_score"] == booster.best_score
 
 
-@pytest.mark.boosts("XGBoost: stop request", "same model")
+@pytest.mark.shows("XGBoost: stop request", "same training")
 def test_a_stop_request_ends_the_training_like_early_stopping(tmp_path: Path) -> None:
     dtrain, dvalid = pair()
     requests: list[Any] = []
@@ -183,7 +183,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.boosts("XGBoost: errors in the hook", "same model")
+@pytest.mark.shows("XGBoost: errors in the hook", "same training")
 @pytest.mark.parametrize(("owner", "name"), PLANTED, ids=lambda each: getattr(each, "__name__", each))
 def test_an_error_in_the_hook_does_not_change_the_training(
     owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,7 +208,7 @@ def test_an_error_in_the_hook_does_not_change_the_training(
     assert any("planted" in text for text in td.create_trial(tmp_path).notes()["faults"].values())
 
 
-@pytest.mark.boosts("XGBoost: rounds that save nothing", "cost")
+@pytest.mark.shows("XGBoost: rounds that save nothing", "cost")
 def test_a_round_that_saves_nothing_only_counts_the_step(tmp_path: Path) -> None:
     dtrain, dvalid = pair()
     calls: list[str] = []
@@ -254,7 +254,7 @@ def test_data_that_is_set_later_is_used(tmp_path: Path) -> None:
     assert run.tensor("predictions").value(0).shape == (80,)
 
 
-@pytest.mark.boosts("XGBoost: hyper-parameters", "values right")
+@pytest.mark.shows("XGBoost: hyper-parameters", "values right")
 def test_given_hyper_parameters_replace_those_of_the_model(tmp_path: Path) -> None:
     dtrain, dvalid = pair()
     given = {"eta": 0.25, "objective": "mine", "flag": True, "nothing": None}
@@ -266,7 +266,7 @@ def test_given_hyper_parameters_replace_those_of_the_model(tmp_path: Path) -> No
     assert run.notes()["hyperparameters"] == {"objective": "mine"}
 
 
-@pytest.mark.boosts("XGBoost: hyper-parameters", "values right")
+@pytest.mark.shows("XGBoost: hyper-parameters", "values right")
 def test_a_changed_learning_rate_is_recorded_again(tmp_path: Path) -> None:
     dtrain, dvalid = pair()
     rates = [0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
@@ -296,7 +296,7 @@ def test_without_a_save_config_metrics_are_saved_in_every_round(tmp_path: Path) 
     assert run.tensor("trees/ID").steps() == [0, 10]
 
 
-@pytest.mark.boosts("XGBoost: metrics", "values right")
+@pytest.mark.shows("XGBoost: metrics", "values right")
 def test_a_metric_that_grows_is_no_loss(tmp_path: Path) -> None:
     dtrain, dvalid = pair()
     metrics = ["auc", "logloss", "error@0.7", "map"]

@@ -77,16 +77,27 @@ GROUPS = {
 }
 
 
-def matrix(mark: str, path: Path, groups: Mapping[str, tuple[str, ...]], columns: tuple[str, ...]) -> Page:
-    """Describe a page with one table between two comments: groups of rows, counts of tests in the cells."""
+def matrix(
+    mark: str,
+    path: Path,
+    groups: Mapping[str, tuple[str, ...]],
+    columns: tuple[str, ...],
+    *,
+    keep: bool = False,
+) -> Page:
+    """Describe a page with one table between two comments: groups of rows, counts of tests in the cells.
+
+    keep: keep the lines of a group if none of its tests ran, because they run in another environment.
+    """
     begin = f"<!-- The table, made by the tests: pytest tests -m {mark} --proofs write -->\n"
     end = "<!-- The end of the table. -->\n"
 
     def text(old: str, passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
         """Return the page with a new table; a page without the two comments gets the table at its end."""
         before, found, rest = old.partition(begin)
-        after = rest.partition(end)[2] if found else ""
-        return before + begin + _table(groups, columns, passed, gpu) + end + after
+        table, _, after = rest.partition(end) if found else ("", "", "")
+        lines = _table(groups, columns, passed, gpu, _groups_of(table) if keep else {})
+        return before + begin + lines + end + after
 
     rows = {row: row for group in groups.values() for row in group}
     return Page(mark=mark, path=path, rows=rows, columns=columns, text=text)
@@ -97,16 +108,32 @@ def _table(
     columns: tuple[str, ...],
     passed: Mapping[Cell, int],
     gpu: Mapping[Cell, int],
+    old: Mapping[str, list[str]],
 ) -> str:
     lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for group, rows in groups.items():
+        cells = [(row, column) for row in rows for column in columns]
+        if group in old and not any(passed.get(cell) or gpu.get(cell) for cell in cells):
+            lines += old[group]
+            continue
         lines.append(f"| **{group}** |{' |' * len(columns)}")
         for row in rows:
-            cells = [_shown(passed.get((row, column), 0), gpu.get((row, column), 0)) for column in columns]
-            if not any(cells):
-                cells[0] = "not shown"
-            lines.append(f"| {row} | {' | '.join(cells)} |")
+            shown = [_shown(passed.get((row, column), 0), gpu.get((row, column), 0)) for column in columns]
+            if not any(shown):
+                shown[0] = "not shown"
+            lines.append(f"| {row} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
+
+
+def _groups_of(table: str) -> dict[str, list[str]]:
+    """The lines of each group of a table that was written before."""
+    found: dict[str, list[str]] = {}
+    group = ""
+    for line in table.splitlines():
+        if line.startswith("| **"):
+            group = line.split("**")[1]
+        found.setdefault(group, []).append(line)
+    return found
 
 
 def _shown(passed: int, gpu: int) -> str:

@@ -9,13 +9,20 @@ from typing import Any
 import keras
 import numpy as np
 import numpy.typing as npt
+import pytest
 from keras import layers
 
-__all__ = ["BACKEND", "CASES", "Outcome", "built", "data_of", "train"]
+__all__ = ["BACKEND", "CASES", "Outcome", "built", "data_of", "shows", "train"]
 
 BACKEND = keras.backend.backend()
+FRAMEWORK = {"tensorflow": "Keras on TensorFlow", "jax": "Keras on JAX", "torch": "Keras on torch"}[BACKEND]
 Array = npt.NDArray[Any]
 SAMPLES, BATCH = 16, 8
+
+
+def shows(row: str, column: str) -> pytest.MarkDecorator:
+    """The mark of a test that shows a cell of the table in docs/frameworks.md, of the backend that runs."""
+    return pytest.mark.shows(f"{FRAMEWORK}: {row}", column)
 
 
 @dataclass(frozen=True)

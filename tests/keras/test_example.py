@@ -11,9 +11,12 @@ import pytest
 
 pytest.importorskip("keras", reason="stage keras of .ci/run has Keras")
 
+from tests.keras.cases import shows
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@shows("rules on real models", "values right")
 def test_the_example_finds_the_dead_units_of_the_faulty_network_only(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "keras_dead_relu.py", tmp_path],

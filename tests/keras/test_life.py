@@ -21,7 +21,7 @@ from tdcore.format.layout import stop_key
 from tdcore.hooks.keras.collector import Collector
 from tdcore.hooks.keras.step_functions import CapturingFunctions
 from tdcore.modes import ModeKeys
-from tests.keras.cases import BACKEND, BATCH, built, data_of, train
+from tests.keras.cases import BACKEND, BATCH, built, data_of, shows, train
 from tests.waiting import wait_until
 
 MakeHook = Callable[..., Any]
@@ -43,6 +43,7 @@ def functions_of_keras() -> list[Any]:
     return found
 
 
+@shows("fit(), evaluate(), predict()", "nothing left behind")
 def test_nothing_remains_after_the_training(make_hook: MakeHook) -> None:
     model, other = built("functional"), built("functional")
     fit(other)
@@ -55,6 +56,7 @@ def test_nothing_remains_after_the_training(make_hook: MakeHook) -> None:
     assert hook._model is None
 
 
+@shows("errors in the hook", "nothing left behind")
 def test_an_interrupted_training_leaves_nothing_after_close(make_hook: MakeHook) -> None:
     class Interrupts(keras.callbacks.Callback):  # type: ignore[misc]  # keras may not be installed
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -67,6 +69,7 @@ def test_an_interrupted_training_leaves_nothing_after_close(make_hook: MakeHook)
     assert model.train_function.__module__.startswith("keras.")
 
 
+@shows("saved models", "nothing left behind")
 def test_a_saved_model_contains_nothing_of_tdcore_and_can_be_loaded(
     make_hook: MakeHook, tmp_path: Path
 ) -> None:
@@ -82,6 +85,7 @@ def test_a_saved_model_contains_nothing_of_tdcore_and_can_be_loaded(
     fit(loaded, make_hook("again"))
 
 
+@shows("errors in the hook", "same training")
 @pytest.mark.parametrize("part", ["make", "trace", "tap", "record"])
 def test_an_error_in_the_hook_does_not_reach_the_training(
     part: str, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +108,7 @@ def test_an_error_in_the_hook_does_not_reach_the_training(
     assert any("planted" in each for each in hook._faults.values())
 
 
+@shows("errors in the hook", "same training")
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="an operation of TensorFlow that fails")
 def test_an_error_of_the_training_reaches_the_script(make_hook: MakeHook) -> None:
     import tensorflow as tf
@@ -120,6 +125,7 @@ def test_an_error_of_the_training_reaches_the_script(make_hook: MakeHook) -> Non
     assert not hook._faults
 
 
+@shows("steps that save nothing", "cost")
 def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHook) -> None:
     def calls(*callbacks: Any) -> int:
         model = built("sequential")
@@ -144,6 +150,7 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHo
     assert calls(hook) / 100 < 5
 
 
+@shows("fit(), evaluate(), predict()", "values right")
 def test_steps_have_the_modes_of_keras(make_hook: MakeHook) -> None:
     hook = make_hook()
     train(built("functional"), hook, epochs=2)
@@ -171,6 +178,7 @@ def test_a_step_that_pytorch_compiles_has_no_second_function(make_hook: MakeHook
     assert "jit_compile=True" in hook._notes["not_captured"][0]
 
 
+@shows("steps_per_execution", "values right")
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras refuses steps_per_execution on torch")
 def test_an_execution_of_several_batches_has_a_step_for_each(make_hook: MakeHook) -> None:
     hook = make_hook(save_config=td.SaveConfig(save_interval=3))
@@ -182,6 +190,7 @@ def test_an_execution_of_several_batches_has_a_step_for_each(make_hook: MakeHook
     assert hook.mode_steps[ModeKeys.TRAIN] == 9
 
 
+@shows("data of unknown length", "values right")
 def test_a_data_set_of_unknown_length_adds_no_step(make_hook: MakeHook) -> None:
     tf = pytest.importorskip("tensorflow")
     x, y = data_of()
@@ -195,6 +204,8 @@ def test_a_data_set_of_unknown_length_adds_no_step(make_hook: MakeHook) -> None:
     assert td.create_trial(hook.out_dir).tensor("loss").steps(ModeKeys.TRAIN) == [0, 1, 2, 3]
 
 
+@shows("methods for one batch", "values right")
+@shows("methods for one batch", "nothing left behind")
 def test_watch_captures_without_a_callback_until_close(make_hook: MakeHook) -> None:
     model, hook = built("functional"), make_hook()
     own = set(vars(model))
@@ -213,6 +224,7 @@ def test_watch_captures_without_a_callback_until_close(make_hook: MakeHook) -> N
         make_hook("other").watch(3)
 
 
+@shows("stop request", "values right")
 def test_a_stop_request_raises_in_the_training_or_calls_on_stop(make_hook: MakeHook) -> None:
     class Requests(keras.callbacks.Callback):  # type: ignore[misc]  # keras may not be installed
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -231,6 +243,7 @@ def test_a_stop_request_raises_in_the_training_or_calls_on_stop(make_hook: MakeH
     assert [each.reason for each in stopped] == ["enough"]
 
 
+@shows("several hooks", "nothing left behind")
 def test_a_second_hook_closes_the_first(make_hook: MakeHook) -> None:
     model = built("functional")
     first, second = make_hook(), make_hook("second")
@@ -239,6 +252,23 @@ def test_a_second_hook_closes_the_first(make_hook: MakeHook) -> None:
     assert not second._off
     assert second.mode_steps[ModeKeys.TRAIN] == 3
     assert model.train_function.__module__.startswith("keras.")
+
+
+@shows("several hooks", "values right")
+@shows("several hooks", "same training")
+def test_with_two_hooks_in_one_fit_the_second_records_and_the_training_is_the_same(
+    make_hook: MakeHook,
+) -> None:
+    plain = train(built("functional"), epochs=2)
+    first, second = make_hook(), make_hook("second", save_config=td.SaveConfig(save_interval=3))
+    assert train(built("functional"), first, second, epochs=2) == plain
+    for hook in (first, second):
+        hook.close()
+        assert not hook._faults
+    assert td.create_trial(second.out_dir).tensor("loss").steps(ModeKeys.TRAIN) == [0, 3]
+    notes = td.create_trial(first.out_dir).notes()
+    assert notes["taken_over_by"] == second.out_dir
+    assert "not_recorded" not in notes
 
 
 def test_scalars_and_tensors_of_the_script_belong_to_the_current_step(make_hook: MakeHook) -> None:
@@ -267,6 +297,7 @@ def test_reductions_and_collections_work_as_elsewhere(make_hook: MakeHook) -> No
     assert run.tensor(gradients[0]).reduction_value(1, "mean") is not None
 
 
+@shows("rules on real models", "values right")
 def test_rules_get_the_tensors_that_they_need(make_hook: MakeHook) -> None:
     hook = make_hook(save_all=False, rules=["vanishing_gradient", "class_imbalance"])
     fit(built("functional"), hook)
@@ -285,6 +316,7 @@ def test_what_was_asked_for_and_is_missing_is_reported(make_hook: MakeHook) -> N
     assert any("fit(callbacks=[hook])" in each for each in unused._notes["not_recorded"])
 
 
+@shows("own train_step", "same training")
 def test_a_model_that_builds_its_function_without_its_step_is_recorded_as_far_as_possible(
     make_hook: MakeHook,
 ) -> None:

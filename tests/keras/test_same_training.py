@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +10,20 @@ import pytest
 pytest.importorskip("keras", reason="stage keras of .ci/run has Keras")
 
 import tdcore as td
-from tests.keras.cases import BACKEND, CASES, built, data_of, train
+from tests.keras.cases import BACKEND, CASES, built, data_of, shows, train
 
 # PyTorch takes two minutes to compile a step, which test_life.py shows to be left alone.
 _NOT_HERE = {"tf.random", *(["steps_per_execution", "with XLA"] if BACKEND == "torch" else [])}
+_HAVE_A_ROW = ("steps_per_execution", "mixed precision", "own train_step")
 
 
-@pytest.mark.parametrize("case", sorted(CASES.keys() - _NOT_HERE))
+def _cases() -> Iterator[Any]:
+    for case in sorted(CASES.keys() - _NOT_HERE):
+        row = case if case in _HAVE_A_ROW else "fit(), evaluate(), predict()"
+        yield pytest.param(case, marks=shows(row, "same training"))
+
+
+@pytest.mark.parametrize("case", _cases())
 def test_losses_weights_and_predictions_are_bit_identical(case: str, make_hook: Callable[..., Any]) -> None:
     whole = case in ("automatic", "mixed precision", "steps_per_execution", "subclassed")
     plain = train(built(case), whole=whole)
@@ -26,6 +33,7 @@ def test_losses_weights_and_predictions_are_bit_identical(case: str, make_hook: 
     assert hook.close().progress.rows > 20
 
 
+@shows("fit(), evaluate(), predict()", "same training")
 @pytest.mark.parametrize("interval", [1, 10])
 def test_the_interval_does_not_matter_nor_a_smaller_last_batch(
     interval: int, make_hook: Callable[..., Any]

@@ -19,7 +19,7 @@ from keras import layers
 import tdcore as td
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.rules import AbsentGradient, run
-from tests.keras.cases import BACKEND, BATCH, built, data_of, train
+from tests.keras.cases import BACKEND, BATCH, built, data_of, shows, train
 from tests.keras.reference import Before, gradients_of, outputs_of
 
 CLOSE: dict[str, Any] = {"rtol": 2e-5, "atol": 1e-6}
@@ -61,6 +61,10 @@ def without_dropout() -> Any:
     return model
 
 
+@shows("weights", "values right")
+@shows("gradients", "values right")
+@shows("outputs of layers", "values right")
+@shows("losses and metrics", "values right")
 @pytest.mark.parametrize("case", ["functional", "eager"])
 def test_weights_gradients_outputs_and_loss_are_those_of_a_tape(case: str, make_hook: MakeHook) -> None:
     model = built(case)
@@ -73,6 +77,7 @@ def test_weights_gradients_outputs_and_loss_are_those_of_a_tape(case: str, make_
         compare(model, run, weights, step)
 
 
+@shows("weights", "values right")
 def test_a_model_that_is_built_in_its_first_step_has_weights_there(make_hook: MakeHook) -> None:
     hook = make_hook()
     model = built("sequential")
@@ -88,6 +93,7 @@ def test_a_model_that_is_built_in_its_first_step_has_weights_there(make_hook: Ma
         assert run.tensor(name).value(0).shape == value.shape
 
 
+@shows("outputs of layers", "values right")
 def test_layers_of_the_same_name_and_repeated_calls_are_kept_apart(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained(built("subclassed"), hook)
@@ -101,6 +107,7 @@ def test_layers_of_the_same_name_and_repeated_calls_are_kept_apart(make_hook: Ma
     assert {name for name in run.tensor_names() if name.startswith("gradient/") and "part" in name}
 
 
+@shows("optimizer state and hyper-parameters", "values right")
 def test_the_learning_rate_follows_the_schedule(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained(built("schedule"), hook)
@@ -109,6 +116,7 @@ def test_the_learning_rate_follows_the_schedule(make_hook: MakeHook) -> None:
     assert rates == pytest.approx([0.1 * 0.5**step for step in range(6)], rel=1e-6)
 
 
+@shows("optimizer state and hyper-parameters", "values right")
 def test_the_state_of_the_optimizer_is_named_after_its_weights(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained(built("functional"), hook)
@@ -118,6 +126,7 @@ def test_the_state_of_the_optimizer_is_named_after_its_weights(make_hook: MakeHo
     np.testing.assert_allclose(moment.value(1), 0.1 * gradient.value(0), **CLOSE)
 
 
+@shows("weights", "values right")
 def test_moving_statistics_are_those_before_the_step(make_hook: MakeHook) -> None:
     hook = make_hook(include_regex="moving_", save_all=False)
     weights = trained(built("functional"), hook)
@@ -138,6 +147,7 @@ def test_frozen_weights_are_listed_and_have_no_gradient(make_hook: MakeHook) -> 
     assert "hidden/kernel" in run.tensor_names()
 
 
+@shows("gradients", "values right")
 @pytest.mark.skipif(BACKEND == "jax", reason="gradients of JAX always exist")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_a_gradient_that_does_not_exist_has_rows_and_a_finding(make_hook: MakeHook) -> None:
@@ -166,6 +176,7 @@ def test_layers_in_the_loop_of_an_rnn_are_noted(make_hook: MakeHook) -> None:
     assert any("lstm_cell" in each for each in hook._notes["not_captured"])
 
 
+@shows("loss scale", "values right")
 def test_gradients_of_a_scaled_loss_are_unscaled_and_skipped_steps_are_shown(make_hook: MakeHook) -> None:
     model = built("mixed precision")
     model.optimizer.initial_scale = 2.0**24  # too large for half precision
@@ -182,6 +193,7 @@ def test_gradients_of_a_scaled_loss_are_unscaled_and_skipped_steps_are_shown(mak
     assert 0 < np.abs(last.astype(np.float64)).max() < 1
 
 
+@shows("labels and predictions", "values right")
 def test_labels_predictions_and_metrics_are_recorded(make_hook: MakeHook) -> None:
     hook = make_hook(include_collections=["labels", "predictions", "metrics"], save_all=False)
     trained(built("functional"), hook)
@@ -234,6 +246,8 @@ def stacked(kinds: list[str]) -> Any:
     return model
 
 
+@shows("generated architectures", "values right")
+@shows("generated architectures", "same training")
 @settings(
     max_examples=4,
     deadline=None,
@@ -262,6 +276,8 @@ def test_any_architecture_trains_the_same_and_has_right_values(
     compare(model, td.create_trial(hook.out_dir), weights, interval)
 
 
+@shows("replicas and shardings", "values right")
+@shows("replicas and shardings", "same training")
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a strategy of TensorFlow")
 def test_replicas_are_recorded_each_and_together(make_hook: MakeHook) -> None:
     import tensorflow as tf
@@ -293,6 +309,7 @@ def test_replicas_are_recorded_each_and_together(make_hook: MakeHook) -> None:
     np.testing.assert_allclose(changed, before - 0.01 * gradient, **CLOSE)
 
 
+@shows("replicas and shardings", "values right")
 @pytest.mark.skipif(BACKEND != "jax", reason="a sharding of JAX")
 def test_sharded_arrays_are_recorded_whole(make_hook: MakeHook) -> None:
     import jax

@@ -46,6 +46,7 @@ def _deep(activation: str) -> nn.HybridSequential:
     return net
 
 
+@pytest.mark.shows("MXNet: rules on real models", "values right")
 @pytest.mark.parametrize(("activation", "status"), [("sigmoid", Status.ISSUE), ("relu", Status.NO_ISSUE)])
 def test_vanishing_gradients_are_found_in_a_deep_network_of_sigmoids_only(
     tmp_path: Path, activation: str, status: Status
@@ -63,8 +64,10 @@ def test_vanishing_gradients_are_found_in_a_deep_network_of_sigmoids_only(
     vanishing, flat = run(tmp_path, write_findings=False).verdicts
     assert vanishing.status is status
     assert flat.judged > 0
+    assert not flat.missing  # the losses of the samples, whose mean is judged
 
 
+@pytest.mark.shows("MXNet: stop request", "values right")
 def test_a_rule_that_stops_the_training_raises_at_a_following_step(tmp_path: Path) -> None:
     training = Training("shared")
     with Hook(tmp_path, save_config=td.SaveConfig(save_interval=1), flusher="thread") as hook:
@@ -87,6 +90,7 @@ def _until_stopped(training: Training) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.shows("MXNet: several hooks", "nothing left behind")
 def test_a_second_hook_on_a_block_closes_the_first(tmp_path: Path) -> None:
     training = Training("dense")
     first, second = (Hook(tmp_path / name, flusher="thread") for name in ("a", "b"))
@@ -103,6 +107,7 @@ def test_get_hook_returns_the_newest_open_hook(tmp_path: Path) -> None:
         assert get_hook() is hook
 
 
+@pytest.mark.shows("MXNet: NumPy interface", "values right")
 def test_arrays_of_the_numpy_interface_are_recorded(tmp_path: Path) -> None:
     script = """
 import sys
@@ -151,6 +156,7 @@ hook.close()
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.shows("MXNet: losses", "values right")
 def test_losses_of_functions_and_scalars_are_recorded(tmp_path: Path) -> None:
     net = nn.Dense(1, in_units=2)
     net.initialize()

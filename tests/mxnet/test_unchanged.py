@@ -18,6 +18,9 @@ from tests.mxnet.networks import NETWORKS, Training, trained
 _UPDATE = gluon.Trainer._update
 
 
+@pytest.mark.shows("MXNet: loops of autograd.record()", "same training")
+@pytest.mark.shows("MXNet: validation within a step", "same training")
+@pytest.mark.shows("MXNet: hybridized blocks", "same training")
 @pytest.mark.parametrize("interval", [1, 3, 100])
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("network", NETWORKS)
@@ -33,6 +36,7 @@ def test_a_training_with_a_hook_is_equal_to_the_bit(
         assert not hook._faults
 
 
+@pytest.mark.shows("MXNet: errors in the hook", "same training")
 @pytest.mark.parametrize("method", ["parameters", "gradients", "of_block", "loss", "learning_rate"])
 def test_an_error_in_the_hook_does_not_reach_the_training(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
@@ -50,6 +54,7 @@ def test_an_error_in_the_hook_does_not_reach_the_training(
     assert "planted" in str(td.create_trial(tmp_path).notes()["faults"])
 
 
+@pytest.mark.shows("MXNet: loops of autograd.record()", "nothing left behind")
 def test_after_close_no_hook_is_left_on_blocks_and_trainers(tmp_path: Path) -> None:
     training = Training("shared")
     hook = Hook(tmp_path, save_all=True, save_config=td.SaveConfig(save_interval=1))
@@ -65,6 +70,7 @@ def test_after_close_no_hook_is_left_on_blocks_and_trainers(tmp_path: Path) -> N
     assert gluon.Trainer._update is _UPDATE
 
 
+@pytest.mark.shows("MXNet: loops of autograd.record()", "nothing left behind")
 def test_a_hook_ends_with_its_network(tmp_path: Path) -> None:
     training = Training("dense")
     hook = Hook(tmp_path, flusher="thread")
@@ -81,6 +87,7 @@ def test_a_hook_ends_with_its_network(tmp_path: Path) -> None:
     assert alive() is None
 
 
+@pytest.mark.shows("MXNet: errors in the hook", "same training")
 def test_an_update_that_fails_raises_the_error_of_mxnet(tmp_path: Path) -> None:
     training = Training("dense")
     with Hook(tmp_path, save_all=True) as hook:

@@ -32,6 +32,12 @@ def value(trial: Trial, name: str, step: int, mode: Any = TRAIN) -> np.ndarray[A
     return np.asarray(trial.tensor(name).value(step, mode=mode))
 
 
+@pytest.mark.shows("MXNet: loops of autograd.record()", "values right")
+@pytest.mark.shows("MXNet: hybridized blocks", "values right")
+@pytest.mark.shows("MXNet: weights", "values right")
+@pytest.mark.shows("MXNet: gradients", "values right")
+@pytest.mark.shows("MXNet: losses", "values right")
+@pytest.mark.shows("MXNet: hyper-parameters", "values right")
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     network=st.sampled_from(sorted(NETWORKS)),
@@ -62,6 +68,7 @@ def test_weights_gradients_and_losses_are_those_of_the_loop(
     assert trial.tensor(f"{name}_output_0").steps(mode=TRAIN) == list(range(0, 5, interval))
 
 
+@pytest.mark.shows("MXNet: inputs and outputs of blocks", "values right")
 def test_inputs_and_outputs_are_those_that_the_blocks_had(tmp_path: Path) -> None:
     training = Training("shared")
     seen: dict[str, list[np.ndarray[Any, Any]]] = {}
@@ -83,6 +90,7 @@ def test_inputs_and_outputs_are_those_that_the_blocks_had(tmp_path: Path) -> Non
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.shows("MXNet: validation within a step", "values right")
 def test_forwards_in_prediction_mode_are_eval_steps_and_do_not_end_the_training_step(
     tmp_path: Path,
 ) -> None:
@@ -104,6 +112,7 @@ def test_forwards_in_prediction_mode_are_eval_steps_and_do_not_end_the_training_
         assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2]
 
 
+@pytest.mark.shows("MXNet: several trainers", "values right")
 def test_two_trainers_that_update_one_after_the_other_share_a_step(tmp_path: Path) -> None:
     training = Training("dense")
     parameters = training.net.collect_params()
@@ -127,6 +136,7 @@ def test_two_trainers_that_update_one_after_the_other_share_a_step(tmp_path: Pat
     assert rates == [0.1, 0.01]
 
 
+@pytest.mark.shows("MXNet: gradients", "values right")
 def test_a_parameter_without_a_fresh_gradient_is_absent(tmp_path: Path) -> None:
     training = Training("dense")
     unused = nn.Dense(2, in_units=2, prefix="unused_")
@@ -166,6 +176,7 @@ def test_a_block_that_is_trained_through_another_method_is_recorded_from_its_sec
     assert "another method than forward" in trial.notes()["not_captured"][0]
 
 
+@pytest.mark.shows("MXNet: inputs and outputs of blocks", "values right")
 def test_what_roots_and_children_share_is_recorded_once(tmp_path: Path) -> None:
     training = Training("dense")
     layer = nn.Dense(12, in_units=12, prefix="twice_")
@@ -188,6 +199,7 @@ def test_what_roots_and_children_share_is_recorded_once(tmp_path: Path) -> None:
     assert found == sorted([*ends, ("twice_bias", 0), ("twice_weight", 0)])
 
 
+@pytest.mark.shows("MXNet: gradients", "values right")
 def test_a_second_update_in_a_step_is_a_call_of_its_own(tmp_path: Path) -> None:
     training = Training("dense")
     with hooked(tmp_path, training):
@@ -201,6 +213,7 @@ def test_a_second_update_in_a_step_is_a_call_of_its_own(tmp_path: Path) -> None:
         assert status == [(0, "ok"), (1, "absent")]
 
 
+@pytest.mark.shows("MXNet: weights", "values right")
 def test_two_roots_without_shapes_have_their_weights_in_the_first_step(tmp_path: Path) -> None:
     training, second = Training("dense"), nn.Dense(2, prefix="second_")
     second.initialize()
@@ -214,6 +227,7 @@ def test_two_roots_without_shapes_have_their_weights_in_the_first_step(tmp_path:
         assert trial.tensor(name).steps() == [0]
 
 
+@pytest.mark.shows("MXNet: types of elements", "values right")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
 def test_values_of_every_type_are_recorded_as_they_are(tmp_path: Path, dtype: str) -> None:
     array = nd.arange(12).reshape((3, 4)).astype(dtype)
@@ -237,6 +251,7 @@ def test_what_is_inside_a_hybridized_block_is_noted(tmp_path: Path) -> None:
     assert trial.tensor(f"{training.net.name}_output_0").steps() == [0]
 
 
+@pytest.mark.shows("MXNet: steps that save nothing", "cost")
 def test_a_step_that_saves_nothing_attaches_no_hook_and_reads_nothing(tmp_path: Path) -> None:
     training = Training("dense")
     with hooked(tmp_path, training, interval=1000) as hook:

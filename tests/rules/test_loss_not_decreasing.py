@@ -92,6 +92,16 @@ def test_values_that_are_not_scalars_or_not_finite_are_left_out_and_counted() ->
     assert verdict.missing == {"loss is not a scalar": 1, "loss is not finite": 1}
 
 
+def test_a_loss_of_each_sample_whose_mean_is_recorded_is_not_missing() -> None:
+    trace = Trace()
+    for step, values in enumerate([[1.0, 3.0], [0.5, 2.5]]):
+        trace.add(step, "l2loss0_output_0", "loss", values).add(step, "l2loss0_mean", "loss", sum(values) / 2)
+        trace.add(step, "other_output_0", "loss", values)
+    found, verdict = judge(rule(), trace)
+    assert not found
+    assert verdict.missing == {"loss is not a scalar": 2}  # of the other loss
+
+
 def test_several_values_of_one_step_are_averaged() -> None:
     trace = Trace()
     for step, values in enumerate([(1.0, 3.0), (0.5, 2.5)]):
