@@ -55,7 +55,8 @@ class OutlierRank:
         factor: ratio of the median to the gradients of a rank, or the inverse ratio, above which the rank is
             an outlier.
         patience: number of consecutive judged steps at which a rank must be an outlier.
-        workers: number of workers to wait for. None: the workers that have saved rows so far, at least three.
+        workers: number of workers to wait for. None: the workers that have saved tensors so far, at least
+            three.
 
     False alarms:
         - Ranks with different work on purpose: stages of a pipeline, experts, other batch sizes or data

@@ -60,8 +60,8 @@ class PoorWeightInitialization:
         factor of two), and `equal_weights` finds only weights whose elements are all the same number.
 
         compat=True applies the rule of smdebug: largest variance > threshold x smallest variance, smallest r
-        < distribution_range, or no better loss within `patience` saved steps. Each of these is reported
-        immediately.
+        < distribution_range, or no new minimum of the loss within `patience` saved steps. Each of these is
+        reported immediately.
 
     Parameters:
         activation_inputs_regex: regular expressions for names of activation inputs; a list, or one string
@@ -70,7 +70,7 @@ class PoorWeightInitialization:
         distribution_range: smallest range of gradients that is not a fault, as a share of the largest
             range of all layers (compat=True: in units of the gradient).
         patience: number of saved steps over which losses are averaged (compat=True: number of saved steps
-            without a better loss).
+            without a new minimum of the loss).
         steps: number of saved steps that are judged.
         extreme: ratio of variances that is reported although the loss falls.
         compat: True applies the rule of smdebug.

@@ -37,8 +37,9 @@ class SimilarAcrossRuns:
         order, or a kernel that is not deterministic.
 
     Decides by:
-        The rule compares rows (captured tensors) with the same worker, mode, step of the mode, name and call.
-        The finding names the comparison that was used.
+        The rule compares captured tensors with the same worker, mode, step of the mode, name and call number
+        (0, 1, ... for a module that runs several times in a step). The finding names the comparison that was
+        used.
 
         - If both runs have the values, the tensors differ if their shapes differ, or if |a - b| <= atol +
           rtol x |b| is false for an element (b is of the other run). Equal infinities, and NaN at the same

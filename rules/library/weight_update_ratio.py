@@ -36,9 +36,9 @@ class WeightUpdateRatio:
         does not change.
 
     Decides by:
-        ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), with L2 norms, where s and p are saved steps of
-        TRAIN or GLOBAL mode. p is the previous saved step or, with num_steps = n, the oldest saved step with
-        p >= s - n.
+        For a weight w, ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), with L2 norms. w_s and w_p are
+        the values of the weight at the saved steps s and p of TRAIN or GLOBAL mode. s is the current step. p
+        is the previous saved step or, with num_steps = n, the oldest saved step with p >= s - n.
 
         - `large`: ratio > large_threshold, for each weight and saved step.
         - `small`: 0 < ratio < small_threshold, for each weight and saved step.
