@@ -50,8 +50,9 @@ class LearningRate:
         captured learning rate: lr ||g|| / ||w||, up to 1 / (1 - momentum) times this value, where lr is the
         learning rate and g the gradient. Otherwise the lower bound comes from the change of norm, mean,
         minimum and maximum. For Adam and similar optimizers the upper bound is 3.2 lr sqrt(n) / ||w||, where
-        n is the number of elements of the weight. If the bounds do not decide, the step is not judged. If
-        saves are k steps apart, `too_high` compares 1/k of the change and `too_low` 1/sqrt(k) of it.
+        n is the number of elements of the weight. If the bounds do not decide, the step is not judged. If two
+        consecutive saved steps are k steps apart, `too_high` compares 1/k of the change and `too_low`
+        1/sqrt(k) of it.
 
     Parameters:
         too_high: largest median relative change per step that is tolerated.

@@ -50,11 +50,11 @@ class PoorWeightInitialization:
           a layer are equal. Weights of zeros count only if they are still zero at the third saved step. This
           kind is reported immediately, for any loss.
 
-        `variance` and `gradient` are reported once, at the end of these steps, if they held at more than half
-        of the steps and the loss did not fall by 1 % (mean of the last `patience` values compared with the
-        first values). A network that learns was not initialised poorly, even if its layers differ widely, as
-        those of pretrained networks do. Variances that differ by more than `extreme` times are reported for
-        any loss, because such a loss falls from one absurd value to another.
+        `variance` and `gradient` are reported once, at the end of these steps, if their condition was true at
+        more than half of the steps and the loss did not fall by 1 % (mean of the last `patience` values
+        compared with the first values). A network that learns was not initialised poorly, even if its layers
+        differ widely, as those of pretrained networks do. Variances that differ by more than `extreme` times
+        are reported for any loss, because such a loss falls from one absurd value to another.
 
         The rule reads values if they were saved. Otherwise r is computed from the saved histograms (within a
         factor of two), and `equal_weights` finds only weights whose elements are all the same number.
@@ -285,7 +285,7 @@ class PoorWeightInitialization:
                 "patience": self.patience,
                 "loss": float(window.columns.floats("mean")[row]),
             },
-            why=f"no better loss within the last {self.patience} saved steps",
+            why=f"no new minimum of the loss within the last {self.patience} saved steps",
             do=_DO,
         )
 

@@ -48,8 +48,8 @@ class SimilarAcrossRuns:
           Minimum, maximum, mean, sum of |x| and sum of x^2 must be within the same tolerances.
 
         Despite its name the rule fires on differences, as in smdebug. A tensor that is missing in the other
-        run is counted as not judged. The other run is read once, at the first poll. Only its numbers are
-        read, and none of its content is executed.
+        run is counted as not judged. The other run is read once, when the rule judges the first steps. Only
+        its numbers are read, and none of its content is executed.
 
     Parameters:
         other_trials: folders or URLs of the other runs; a list, or one string with commas. A Trace, a run in
