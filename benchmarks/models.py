@@ -136,7 +136,10 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A small decoder-only language model. (batch, time) of token ids to (batch * time, vocabulary)."""
+    """A small decoder-only language model.
+
+    Maps token ids of shape (batch, time) to logits of shape (batch * time, vocabulary).
+    """
 
     def __init__(
         self, vocabulary: int = 512, time: int = 64, width: int = 256, heads: int = 4, depth: int = 4

@@ -16,6 +16,7 @@ from tdcore.rules.base import Rule
 __all__ = ["SECTIONS", "Explanation", "RuleParameter", "explain", "page"]
 
 _WIDTH = 120  # line length of the prose of a page
+_SMDEBUG = "smdebug is the library of Amazon SageMaker Debugger ([moving.md](../moving.md))."
 
 SECTIONS = ("What it does", "Why it matters", "Decides by", "Parameters", "False alarms", "Do", "Source")
 
@@ -116,6 +117,7 @@ def page(code: str, rule: type[Rule]) -> str:
     for title, text in explanation.sections.items():
         lines += ["", f"## {title}", "", _wrapped(text)]
         if title == "Decides by":
+            lines += ["", _SMDEBUG] if "smdebug" in (rule.__doc__ or "") else []
             lines += ["", "## Parameters", "", "| parameter | default | meaning |", "|---|---|---|"]
             lines += [
                 f"| `{each.name}` | `{each.default}` | {each.text} |" for each in explanation.parameters

@@ -168,7 +168,10 @@ def table(group: dict[str, Any]) -> Table:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print all tables, the members that could not be measured, and the tensors that were lost."""
+    """Print a table for each group of compared clients, and the problems of the measurement.
+
+    Problems are tensors that were not recorded, clients that are not available, and errors.
+    """
     for group in result["groups"]:
         console.print(table(group))
         for member, answers in group["members"].items():

@@ -39,23 +39,24 @@ class Confusion:
         at least `samples` pairs.
 
         - normalize="column": each C[l][p] is divided by the number of all pairs with prediction p. The share
-          on the diagonal, C[p][p] / column, is the precision of p.
+          on the diagonal (of the cell C[p][p]) is the precision of p.
         - normalize="row": each C[l][p] is divided by the number of all pairs with label l. The share on the
-          diagonal is the recall of l.
+          diagonal (of the cell C[l][l]) is the recall of l.
 
-        A share on the diagonal must be at least min_diag, and each other share at most max_off_diag. A cell
-        is reported if its share misses the limit by more than `standard_errors` standard errors of a share of
-        that number of pairs, and its column or row has at least min_class_count pairs. A cell is reported
-        again only after a block with a better accuracy.
+        A share on the diagonal must be at least min_diag, and each other share at most max_off_diag. n is the
+        number of pairs in the column (or row) of the cell. A cell is reported if n is at least
+        min_class_count and the share is outside its limit by more than `standard_errors` standard errors,
+        each sqrt(share x (1 - share) / n). A cell is reported again only after a block whose accuracy is at
+        least 0.01 above the best earlier accuracy.
 
         A model that has not learned yet confuses classes without a fault. So a block is judged only if the
-        classifier no longer improves: `patience` consecutive blocks have no accuracy 0.01 above the best
-        accuracy before them. When the run has ended, its newest pairs are judged: samples / 4 to samples / 2
-        pairs, or all pairs if there are fewer.
+        classifier no longer improves: in `patience` consecutive blocks, the accuracy was less than 0.01 above
+        the best earlier accuracy. When the run has ended, its newest pairs are judged: samples / 4 to samples
+        / 2 pairs, or all pairs if there are fewer.
 
         compat=True applies the rule of smdebug: every block is judged, the share on the diagonal is C[i][i] /
-        sum of the diagonal, and standard errors are not used. With two or more classes, some cell of that
-        diagonal is always below a min_diag of 0.9.
+        (sum of all C[j][j]), and standard errors are not used. With two or more classes, at least one of
+        these shares is always below 0.9, the default of min_diag.
 
     Parameters:
         category_no: number of classes. Larger labels or predictions are not judged. None: all classes that
@@ -68,12 +69,12 @@ class Confusion:
         predictions_collection: collection whose tensors are also predictions.
         min_diag: lower limit of the shares on the diagonal, 0 to 1.
         max_off_diag: upper limit of the shares outside the diagonal, 0 to 1.
-        normalize: "column" (shares of all pairs with a prediction) or "row" (shares of all pairs with a
-            label).
+        normalize: "column" (shares of the pairs with the same prediction) or "row" (shares of the pairs with
+            the same label).
         samples: number of pairs in one block.
         min_class_count: minimum number of pairs in a column or row for it to be judged.
-        standard_errors: number of standard errors by which a limit must be missed; 0 compares the shares
-            directly.
+        standard_errors: number of standard errors by which a share must be outside its limit; 0 compares the
+            share with the limit directly.
         patience: number of consecutive blocks without progress before a block is judged, while the run
             continues; 0: every block is judged.
         compat: True applies the rule of smdebug.
@@ -138,7 +139,7 @@ class Confusion:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per cell of the matrix that misses its limit."""
+        """One finding per cell of the matrix whose share is outside its limit."""
         labels = self._rows(window, self.labels_collection, self.labels)
         predictions = self._rows(window, self.predictions_collection, self.predictions) & ~labels
         there = window.columns.present("nbytes")

@@ -34,8 +34,8 @@ class DeadRelu:
         the unit is active.
 
     Why it matters:
-        The gradient of a ReLU that is zero for every input is zero, so the ReLU stays zero. The layer has
-        fewer working units than configured, and later steps do not correct this.
+        If the output of a ReLU is zero for every input, its gradient is zero too, so the output stays zero.
+        The layer has fewer working units than configured, and later steps do not correct this.
 
     Decides by:
         A unit is an index over all axes except the batch. For convolutions (4 or 5 axes: batch, channel,

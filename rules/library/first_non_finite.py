@@ -62,8 +62,8 @@ class FirstNonFinite:
         - `where`: forward pass, loss, backward pass, weights or optimizer; and the counts of NaN and
           infinities.
         - `also_non_finite`: the number of non-finite tensors after it in the same step.
-        - `abs_max_before`: the abs_max of the same tensor at its last saved steps; `growth` is the last of
-          them / the first.
+        - `abs_max_before`: the largest magnitude of the same tensor at the saved step before. `growth`: this
+          magnitude divided by the oldest of its last `history` magnitudes.
         - `grown_tensor`, `grown_times`, `grown_abs_max`: the earlier tensor of the same step that had grown
           most.
 
@@ -77,7 +77,7 @@ class FirstNonFinite:
         tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
             with commas. With both parameters, the union is judged; with neither, every saved tensor.
         only_nan: True judges NaN only.
-        history: number of earlier saved steps whose magnitudes are reported.
+        history: number of earlier saved steps over which growth is measured.
         skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are not
             a fault.
 

@@ -35,8 +35,9 @@ class LearningRate:
         Both are visible in the weights long before they are visible in the loss.
 
     Decides by:
-        The ratio of a weight is ||w_s - w_p|| / ||w_p|| per step, where p and s are consecutive saved steps
-        of TRAIN or GLOBAL mode. At each step the rule takes the median over all weights that changed.
+        The ratio of a weight w is ||w_s - w_p|| / ||w_p|| per step, with L2 norms. w_p and w_s are the values
+        of the weight at the consecutive saved steps p and s of TRAIN or GLOBAL mode. At each step the rule
+        takes the median over all weights that changed.
 
         - `too_high`: median > too_high at `patience_high` consecutive comparisons, while the loss did not
           fall by 1 % (if a loss is saved). The mean of the last 5 saved losses is compared with the mean of
@@ -46,10 +47,12 @@ class LearningRate:
           schedule.
 
         Without values of the weights, the ratio is estimated or bounded. For SGD it is estimated from the
-        captured learning rate: lr ||g|| / ||w||, up to 1 / (1 - momentum) times this value. Otherwise the
-        lower bound comes from the change of norm, mean, minimum and maximum. For Adam and similar optimizers
-        the upper bound is 3.2 lr sqrt(n) / ||w||. If the bounds do not decide, the step is not judged. If
-        saves are k steps apart, `too_high` compares 1/k of the change and `too_low` 1/sqrt(k) of it.
+        captured learning rate: lr ||g|| / ||w||, up to 1 / (1 - momentum) times this value, where lr is the
+        learning rate and g the gradient. Otherwise the lower bound comes from the change of norm, mean,
+        minimum and maximum. For Adam and similar optimizers the upper bound is 3.2 lr sqrt(n) / ||w||, where
+        n is the number of elements of the weight. If the bounds do not decide, the step is not judged. If two
+        consecutive saved steps are k steps apart, `too_high` compares 1/k of the change and `too_low`
+        1/sqrt(k) of it.
 
     Parameters:
         too_high: largest median relative change per step that is tolerated.

@@ -32,7 +32,8 @@ class LossNotDecreasing:
     """A loss that does not fall by a given share within a given number of steps.
 
     What it does:
-        Compares each scalar loss, every `num_steps` steps, with its best value so far.
+        Compares each scalar loss, every `num_steps` steps, with its value at the last evaluation that showed
+        progress.
 
     Why it matters:
         A loss that is constant or rises is the clearest sign that a training does not work: a learning rate
@@ -40,8 +41,8 @@ class LossNotDecreasing:
 
     Decides by:
         The loss is evaluated at the first saved step that is at least `num_steps` after the last evaluation.
-        The count starts at the first saved step. With a baseline b and the current loss c, the fall is d =
-        100 (b - c) / max(|b|, 1e-12).
+        The count starts at the first saved step. b is the baseline, which begins as the first value. c is the
+        current loss. The fall in percent is d = 100 (b - c) / max(|b|, 1e-12).
 
         - d >= diff_percent is progress, and c becomes the baseline.
         - Otherwise the evaluation is a strike: an `increase` if d < -increase_threshold_percent, else a
@@ -58,7 +59,7 @@ class LossNotDecreasing:
 
         compat=True applies the rule of smdebug: losses are not averaged, one strike is enough, the baseline
         moves with every finding, a rise up to increase_threshold_percent is neither progress nor a strike,
-        and TRAIN is not judged if there is EVAL.
+        and losses of TRAIN mode are not judged if there is a loss of EVAL mode.
 
     Parameters:
         collection_names: collections to judge in addition to `losses`; a list of names, or one string with

@@ -28,7 +28,7 @@ class LossSpike:
     """A loss far above its recent level, for several values in a row.
 
     What it does:
-        Compares each loss value with the median and the deviation of the values before it.
+        Compares each loss value with the median and the spread of the values before it.
 
     Why it matters:
         A spike shows that an update damaged the weights, because of a batch of broken data, a learning rate
@@ -36,17 +36,18 @@ class LossSpike:
         recover. The cause is easier to find if the step is known.
 
     Decides by:
-        The rule computes m, the median, and s, 1.4826 x the median absolute deviation, of the last
-        `window_values` values before the current value, of the same loss in the same mode. It uses medians
+        The rule compares the current value with the `window_values` values before it, of the same loss in the
+        same mode. m is their median. s is 1.4826 x their median absolute deviation. The rule uses medians
         because losses of mini-batches have heavy tails. The first `window_values` values are not judged.
 
         The current value is high if it is above all of these limits: m + factor x s; (1 + min_jump) x m; m +
-        min_share x the highest m so far; m + 0.1 % of the first value.
+        min_share x the highest m so far; m + 0.1 % of the first value of the loss. The rule has two kinds of
+        findings.
 
-        - `spike`: `consecutive` high values in a row. The spike is reported at the last of them. A single
-          high value comes from a hard batch and does not damage the weights.
-        - `step`: the number of high values in a row has reached 2/5 of `window_values`, so the loss has not
-          fallen again. This is a second finding.
+        - `spike`: the number of high values in a row has reached `consecutive`. A single high value comes
+          from a hard batch and does not damage the weights.
+        - `step` (the loss stays at a higher level): the number of high values in a row has reached 2/5 of
+          `window_values`. This finding follows the finding `spike`.
 
         In EVAL mode the mean of a whole validation phase counts as one value, because the batches of a phase
         come in a fixed order that may be sorted.
@@ -55,7 +56,7 @@ class LossSpike:
         tensor_regex: losses to judge; a list of regular expressions, or one string with commas. None: the
             collection `losses`.
         window_values: number of earlier saved values to compare with, 10 or more.
-        factor: number of deviations s that a high value must be above the median.
+        factor: minimum distance of a high value above the median, as a multiple of s.
         min_jump: minimum relative rise of a high value above the median.
         min_share: minimum rise of a high value above the median, as a share of the highest median so far, so
             that noise of a loss near zero is not a spike.

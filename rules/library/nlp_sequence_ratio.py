@@ -43,10 +43,10 @@ class NLPSequenceRatio:
         tokens the rule needs the values. It reads the values only if the token is between the smallest and
         the largest id.
 
-        Inputs are found by name, or by the class of their module: Embedding, and, for whole numbers,
-        EmbeddingBag and classes whose names end with Embedding or EmbeddingBag. Modules whose names or
-        classes are those of positions, segments or token types are left out. F.embedding is not a module:
-        select its input with tensor_regex.
+        Inputs are found by name, or by the class of their module. The class is Embedding. If the input has an
+        integer dtype, the class can also be EmbeddingBag, or a class whose name ends with Embedding or
+        EmbeddingBag. Modules whose names or classes are those of positions, segments or token types are left
+        out. F.embedding is not a module: select its input with tensor_regex.
 
     Parameters:
         tensor_regex: regular expressions for names of tensors of token ids; a list, or one string with

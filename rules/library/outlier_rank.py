@@ -35,8 +35,8 @@ class OutlierRank:
         old checkpoint) or faulty hardware, and it spoils the mean of all gradients.
 
     Decides by:
-        For each gradient and step, d = ln(L2 norm) - median of ln(L2 norm) over the ranks. For each rank and
-        step, the rule takes the median of d over the gradients of the rank.
+        For each gradient and step, the rule computes d = ln(L2 norm of the gradient) - median of ln(L2 norm)
+        over the ranks. For each rank and step, the rule takes the median of d over the gradients of the rank.
 
         A rank is an outlier if |d| > ln(factor), and |d| > 5 standard deviations of the ranks' values
         (estimated from their median absolute deviation). An outlier is reported at the `patience`-th
@@ -55,7 +55,8 @@ class OutlierRank:
         factor: ratio of the median to the gradients of a rank, or the inverse ratio, above which the rank is
             an outlier.
         patience: number of consecutive judged steps at which a rank must be an outlier.
-        workers: number of workers to wait for. None: the workers that have saved rows so far, at least three.
+        workers: number of workers to wait for. None: the workers that have saved tensors so far, at least
+            three.
 
     False alarms:
         - Ranks with different work on purpose: stages of a pipeline, experts, other batch sizes or data

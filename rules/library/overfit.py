@@ -35,9 +35,9 @@ class Overfit:
         earlier step has the best weights. The training loss does not show this, because it still falls.
 
     Decides by:
-        r = (mean validation loss - mean training loss) / mean training loss, once for each validation phase
-        that has ended (a training step follows, or the training has ended). A phase counts if all of these
-        are true:
+        The rule computes r = (mean validation loss - mean training loss) / mean training loss, once for each
+        validation phase that has ended (a training step follows, or the training has ended). A phase counts
+        if all of these are true:
 
         - r > ratio_threshold;
         - the difference is more than `standard_errors` standard errors, from the variance of the saved losses

@@ -31,10 +31,11 @@ class Overtraining:
         validation loss rises, these steps even make the model worse.
 
     Decides by:
-        A loss has a new optimum if best - loss > delta. The rule compares means, because a single lucky batch
-        may have a loss that is never reached again. It uses means of `smoothing_values` saved values for the
-        training loss, and the mean of each validation phase for the validation loss. delta is absolute. If a
-        loss begins below 1, delta is multiplied by its first mean, so that small losses can improve.
+        A loss has a new optimum if best - loss > delta, where best is the loss at the last optimum. The rule
+        compares means, because a single lucky batch may have a loss that is never reached again. It uses
+        means of `smoothing_values` saved values for the training loss, and the mean of each validation phase
+        for the validation loss. delta is in units of the loss. If a loss begins below 1, delta is multiplied
+        by its first mean, so that small losses can improve.
 
         Each mean that is not a new optimum adds one to the counter of its loss. Each new optimum resets the
         counter to zero. The rule fires when the training counter has reached patience_train and the
@@ -42,8 +43,8 @@ class Overtraining:
         its limit. There is no further finding until a new optimum. Without a validation loss only the
         training counter decides, and the text of the finding states this.
 
-        compat=True applies the rule of smdebug: it compares single saved values of both modes, with an
-        unscaled delta.
+        compat=True applies the rule of smdebug: it compares single saved values of both modes, and delta is
+        never multiplied.
 
     Parameters:
         tensor_regex: losses to judge; a list of regular expressions, or one string with commas. None: the

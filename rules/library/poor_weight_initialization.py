@@ -50,18 +50,18 @@ class PoorWeightInitialization:
           a layer are equal. Weights of zeros count only if they are still zero at the third saved step. This
           kind is reported immediately, for any loss.
 
-        `variance` and `gradient` are reported once, at the end of these steps, if they held at more than half
-        of the steps and the loss did not fall by 1 % (mean of the last `patience` values compared with the
-        first values). A network that learns was not initialised poorly, even if its layers differ widely, as
-        those of pretrained networks do. Variances that differ by more than `extreme` times are reported for
-        any loss, because such a loss falls from one absurd value to another.
+        `variance` and `gradient` are reported once, at the end of these steps, if their condition was true at
+        more than half of the steps and the loss did not fall by 1 % (mean of the last `patience` values
+        compared with the first values). A network that learns was not initialised poorly, even if its layers
+        differ widely, as those of pretrained networks do. Variances that differ by more than `extreme` times
+        are reported for any loss, because such a loss falls from one absurd value to another.
 
         The rule reads values if they were saved. Otherwise r is computed from the saved histograms (within a
         factor of two), and `equal_weights` finds only weights whose elements are all the same number.
 
         compat=True applies the rule of smdebug: largest variance > threshold x smallest variance, smallest r
-        < distribution_range, or no better loss within `patience` saved steps. Each of these is reported
-        immediately.
+        < distribution_range, or no new minimum of the loss within `patience` saved steps. Each of these is
+        reported immediately.
 
     Parameters:
         activation_inputs_regex: regular expressions for names of activation inputs; a list, or one string
@@ -70,7 +70,7 @@ class PoorWeightInitialization:
         distribution_range: smallest range of gradients that is not a fault, as a share of the largest
             range of all layers (compat=True: in units of the gradient).
         patience: number of saved steps over which losses are averaged (compat=True: number of saved steps
-            without a better loss).
+            without a new minimum of the loss).
         steps: number of saved steps that are judged.
         extreme: ratio of variances that is reported although the loss falls.
         compat: True applies the rule of smdebug.
@@ -285,7 +285,7 @@ class PoorWeightInitialization:
                 "patience": self.patience,
                 "loss": float(window.columns.floats("mean")[row]),
             },
-            why=f"no better loss within the last {self.patience} saved steps",
+            why=f"no new minimum of the loss within the last {self.patience} saved steps",
             do=_DO,
         )
 

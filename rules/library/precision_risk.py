@@ -70,9 +70,9 @@ class PrecisionRisk:
         are: float16 6.1e-5 and 65504, bfloat16 1.2e-38 and 3.4e38, float8_e4m3 0.016 and 448, float8_e5m2
         6.1e-5 and 57344.
 
-        The shares come from the saved histogram and the saved count of subnormal numbers. In a tensor that is
-        stored in this type, elements that have already become zero cannot be counted. In a tensor of higher
-        precision they are counted (`lost_percent`).
+        The percentages come from the saved histogram and the saved count of subnormal numbers. In a tensor
+        that is stored in this type, elements that have already become zero cannot be counted. In a tensor of
+        higher precision they are counted (`lost_percent`).
 
         Tensors stored in float8 are not judged for overflow, because they are scaled to fill its range.
         Tensors stored in float64 are not judged for underflow of bfloat16, because this range is outside the

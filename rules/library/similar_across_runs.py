@@ -37,8 +37,9 @@ class SimilarAcrossRuns:
         order, or a kernel that is not deterministic.
 
     Decides by:
-        The rule compares rows (captured tensors) with the same worker, mode, step of the mode, name and call.
-        The finding names the comparison that was used.
+        The rule compares captured tensors with the same worker, mode, step of the mode, name and call number
+        (0, 1, ... for a module that runs several times in a step). The finding names the comparison that was
+        used.
 
         - If both runs have the values, the tensors differ if their shapes differ, or if |a - b| <= atol +
           rtol x |b| is false for an element (b is of the other run). Equal infinities, and NaN at the same
@@ -47,8 +48,8 @@ class SimilarAcrossRuns:
           Minimum, maximum, mean, sum of |x| and sum of x^2 must be within the same tolerances.
 
         Despite its name the rule fires on differences, as in smdebug. A tensor that is missing in the other
-        run is counted as not judged. The other run is read once, at the first poll. Only its numbers are
-        read, and none of its content is executed.
+        run is counted as not judged. The other run is read once, when the rule judges the first steps. Only
+        its numbers are read, and none of its content is executed.
 
     Parameters:
         other_trials: folders or URLs of the other runs; a list, or one string with commas. A Trace, a run in

@@ -39,7 +39,7 @@ class StalledTrainingRule:
         starts with the first tensor. The time after a worker has ended, normally or not, is not judged.
 
         Each stall of a worker is one finding, at the last step before the stall. Workers that are found
-        stalled at the same poll of the run make one finding, about the first of them.
+        stalled at the same check of the run for new data make one finding, about the first of them.
 
         Rules report and do not act. In place of stop_training_on_fire of smdebug, use an action, which can be
         combined with any rule.

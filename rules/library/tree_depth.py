@@ -39,10 +39,11 @@ class TreeDepth:
         The depth is the number of splits on the longest path from a root to a leaf, over all trees of the
         step. The rule fires if the depth > `depth`; with direction="below", if it is < `depth`.
 
-        The depth is computed from the links in trees/Yes and trees/No, with trees/ID (the node's number) and
-        trees/Tree. If the values of one of these tensors are missing, the depth is log2 of the largest node
-        number in trees/ID or trees/Node, as in smdebug. This is correct only for full trees whose nodes are
-        numbered level by level.
+        The depth is computed from four tensors: trees/Tree (the number of the tree), trees/ID (the number of
+        the node), and trees/Yes and trees/No (the next node if the condition of the split is true or false).
+        If the values of one of these tensors are missing, the depth is log2 of the largest node number in
+        trees/ID or trees/Node, as in smdebug. This is correct only for full trees whose nodes are numbered
+        level by level.
 
     Parameters:
         depth: limit of the depth, in splits.

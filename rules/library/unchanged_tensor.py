@@ -43,21 +43,22 @@ class UnchangedTensor:
         optimizer has other parameters, every step gets the same batch, or the graph is cut.
 
     Decides by:
-        A tensor is unchanged if, over `num_steps` saved steps including the current step, every consecutive
-        pair is close in the sense of numpy.allclose(older, newer, rtol, atol, equal_nan). The tensor is
-        reported once, until it has changed.
+        A tensor is unchanged if, over `num_steps` saved steps including the current step, each pair of
+        consecutive values is equal within the tolerances: numpy.allclose(older, newer, rtol, atol, equal_nan)
+        is true. The tensor is reported once, until it has changed.
 
         In most cases the saved statistics decide. If minimum, maximum, mean or a norm differ by more than the
         tolerance, the tensor has changed. If all of them are bitwise equal, it has not changed (kind
         `statistics`: "unchanged by its statistics"). For scalars the statistics are the value.
 
         In all other cases, and for integers, whose statistics do not change when they are shuffled, the
-        values are compared (kind `values`). This begins with the second such pair in a row, because the first
-        pair only shows that the values will be needed. Without values such a pair is not judged.
+        values are compared (kind `values`). This begins with the second consecutive pair for which the
+        statistics do not decide, because the first such pair only shows that the values will be needed.
+        Without values such a pair is not judged.
 
-        A tensor whose largest magnitude is below 10 atol is unchanged only if it is bitwise equal. Otherwise
-        every tensor of rounding errors, such as the gradient of a bias before a normalisation layer, would
-        count as unchanged.
+        A tensor whose largest magnitude is below 10 x atol is unchanged only if it is bitwise equal.
+        Otherwise every tensor of rounding errors, such as the gradient of a bias before a normalisation
+        layer, would count as unchanged.
 
         Tensors without elements, steps whose loss is exactly zero, and gradients of biases whose weight has a
         gradient above zero are not judged. compat=True applies the rule of smdebug, which judges all of these

@@ -51,9 +51,9 @@ class UnequalRanks:
         standard deviations of the ranks (estimated from their median absolute deviation). With two ranks the
         finding names the rank with the larger value; either of them can be wrong.
 
-        A deviation is reported at the `patience`-th judged step in a row, and again only after a step without
-        it. Single numbers, such as losses, need four times as many steps, because they differ much from batch
-        to batch at the end of a training.
+        A deviation is reported at the `patience`-th consecutive judged step, and again only after a step
+        without the deviation. Single numbers, such as losses, need four times as many steps, because they
+        differ much from batch to batch at the end of a training.
 
         Integers (class numbers, tokens), values that are not finite, parts of sharded tensors, and tensors
         that some ranks do not have are not judged.
@@ -61,7 +61,7 @@ class UnequalRanks:
     Parameters:
         factor: ratio of the root mean squares above which a rank is reported.
         shift: distance of the means, in standard deviations, above which a rank is reported.
-        patience: number of judged steps in a row at which a rank must deviate.
+        patience: number of consecutive judged steps at which a rank must deviate.
         workers: number of workers to wait for. None: the workers that have saved a step so far, two or more.
 
     False alarms:

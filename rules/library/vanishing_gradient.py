@@ -32,17 +32,18 @@ class VanishingGradient:
     """Gradients whose mean magnitude is below a threshold.
 
     What it does:
-        Reports each gradient of each saved step whose mean of |g| is below `threshold`.
+        Reports each gradient of each saved step whose elements have a mean magnitude below `threshold`.
 
     Why it matters:
         A step changes a weight by its gradient times the learning rate. In a deep stack of sigmoid or tanh
         layers each layer multiplies the gradient by a number well below 1, so the gradients of the first
-        layers are almost zero. These layers keep their random weights and the loss stops falling. The log
-        shows no other sign of this.
+        layers are almost zero. These layers keep their random weights and the loss stops falling. A log of
+        the loss does not show the reason.
 
     Decides by:
-        The rule fires if mean |g| = abs_sum / (number of finite elements) < threshold, for each gradient and
-        step, from the saved statistics. All such gradients of a step are reported.
+        The rule fires if the mean magnitude (sum of the magnitudes of the finite elements / number of finite
+        elements) < threshold, for each gradient and step. It is computed from the saved statistics. All such
+        gradients of a step are reported.
 
         These gradients are not reported:
 
@@ -57,7 +58,7 @@ class VanishingGradient:
         all gradients below the threshold.
 
     Parameters:
-        threshold: mean of |g| below which a gradient is reported, in units of the gradient.
+        threshold: mean magnitude below which a gradient is reported, in units of the gradient.
         ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
             layers.
         compat: True also reports biases whose weight has a gradient above the threshold, gradients of zeros

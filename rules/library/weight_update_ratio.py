@@ -36,9 +36,9 @@ class WeightUpdateRatio:
         does not change.
 
     Decides by:
-        ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), with L2 norms, where s and p are saved steps of
-        TRAIN or GLOBAL mode. p is the previous saved step or, with num_steps = n, the oldest saved step with
-        p >= s - n.
+        For a weight w, ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), with L2 norms. w_s and w_p are
+        the values of the weight at the saved steps s and p of TRAIN or GLOBAL mode. s is the current step. p
+        is the previous saved step or, if num_steps is set, the oldest saved step with p >= s - num_steps.
 
         - `large`: ratio > large_threshold, for each weight and saved step.
         - `small`: 0 < ratio < small_threshold, for each weight and saved step.
@@ -49,16 +49,16 @@ class WeightUpdateRatio:
         A weight whose earlier norm was below epsilon is not judged, because the relative change of a weight
         of zeros is infinite.
 
-        Weights saved without values are judged by bounds. | ||w_s|| - ||w_p|| | and the differences of
-        minimum, maximum and mean are at most ||w_s - w_p||, which is at most ||w_s|| + ||w_p||. If the bounds
-        do not decide, the weight is not judged at this step.
+        Weights that were saved without values are judged by bounds of the ratio. | ||w_s|| - ||w_p|| | and
+        the differences of minimum, maximum and mean are at most ||w_s - w_p||, which is at most ||w_s|| +
+        ||w_p||. If the bounds do not decide, the weight is not judged at this step.
 
         compat=True applies the rule of smdebug: the change is not divided by s - p, weights that start at
         zero are judged, and a weight that did not change is `small`.
 
     Parameters:
-        num_steps: None: compare with the previous saved step. n: compare with the oldest saved step within n
-            steps.
+        num_steps: None: compare with the previous saved step. A number n: compare with the oldest saved step
+            that is at most n steps earlier.
         large_threshold: ratio above which a weight is reported.
         small_threshold: ratio below which a weight is reported.
         epsilon: added to the earlier norm; a weight with a smaller norm is not judged.

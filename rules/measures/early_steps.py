@@ -65,6 +65,6 @@ class EarlySteps:
         return (first - last) / max(abs(first), 1e-12)
 
     def stale(self, patience: int) -> bool:
-        """Whether none of the last `patience` losses is better than the best earlier loss."""
+        """Whether none of the last `patience` losses is below the lowest earlier loss."""
         values = [self.losses[step] for step in sorted(self.losses)]
         return len(values) > patience and not min(values[-patience:]) < min(values[:-patience])

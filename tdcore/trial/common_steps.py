@@ -216,7 +216,9 @@ class CommonSteps:
     def _as_own(self, attempt: int, giver: str, bound: int) -> int:
         """Convert a bound in common steps to the own steps of a worker that is not the first of the attempt.
 
-        Below the result are the steps of that worker that come before the last common step below the bound.
+        The result is the worker's own step at the common step `bound - 1`, as the maximum over the modes that
+        the worker and the first worker have in common; `bound` without such a mode; `_FARTHEST` if the
+        worker's last saved step of a mode is earlier than that step.
         """
         owner = self._owner(attempt)
         found: list[int] = []

@@ -1,15 +1,19 @@
 """State of a PyTorch hook between calls of PyTorch, and detection of updates that no optimizer makes.
 
-    _updates          ids of the optimizers that have stepped in the open training step. If not empty, the
-                      next training forward begins a step. {NONE_OPEN} if no training step is open
-    _suspended        the open training step, without an update so far, while another step is current
-    _called           ids of the modules called in the current step of another mode; None in a training step
-    _saves_training   the training step is saved, and some of its gradients are not captured yet
+    _updates          ids of the optimizers that have stepped in the open training step. Not empty: the next
+                      training forward begins a step. Contains NONE_OPEN while no training step is open:
+                      before the first training step, in a step of another mode that step() began, and
+                      after the hook is closed
+    _suspended        the open training step, not updated yet, while another step is the current one
+    _called           ids of the modules called in the current step of another mode; None: in a training step
+    _saves_training   the training step is saved, and gradients of it are still captured
     _may_be_attached  hooks of a saved step may still be attached
-    _busy             the previous step has work left that the next step must finish
-    _attentive        every optimizer step is handled, because the step is saved, no step is open, or
-                      backwards are observed
-    _inside           the optimizer whose closure is running
+    _busy             the next training step must begin with _start_training(), because hooks may have to be
+                      removed or signs of an update must be checked
+    _attentive        True: the optimizer hooks call _before_optimizer() and _after_optimizer(). False: they
+                      only record the optimizer's id. True, for example, if the step is saved, no step is
+                      open, or backward passes are observed
+    _inside           the optimizer whose closure runs
 
 Threads: the training thread. Optimizer hooks may run in autograd's threads, one at a time.
 """

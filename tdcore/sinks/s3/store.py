@@ -244,7 +244,7 @@ class S3Store:
         return size is not None
 
     async def _holds(self, key: str, data: bytes, patience: float | None) -> bool:
-        """Whether the object has the bytes `data`, as far as it can be read."""
+        """Whether the object can be read and equals `data`. Raises SinkError for a transient failure."""
         try:
             return await self.get(key, patience) == data
         except SinkError as error:
