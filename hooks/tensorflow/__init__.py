@@ -2,6 +2,7 @@
 
     hook.py                 Hook: what a script wraps, registers and decorates
     captured_step.py        a function that is compiled twice, for unsaved and for saved steps
+    repetition.py           whether a compiled function can run twice, and how it changes nothing
     driver.py               which step a tape or an update of an eager loop belongs to
     update_signs.py         whether the weights were updated, also where no optimizer reports it
     wrapped_tape.py         a tape that calls the hook
@@ -14,7 +15,7 @@
     operations.py           operations of TensorFlow, which the hook for Keras uses too
 
 Imports go from the top of this list to the bottom. Nothing imports Keras before the script has.
-With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else is loaded.
+With TDCORE_DISABLED=1 the names are those of inert.py, and nothing else is loaded.
 """
 
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING or not disabled():
     from tdcore.hooks.current import del_hook, set_hook
     from tdcore.hooks.tensorflow.hook import Hook, create_from_json_file, get_hook
 else:
-    from tdcore.hooks.inert import Hook, create_from_json_file, del_hook, get_hook, set_hook
+    from tdcore.hooks.inert import del_hook, set_hook
+    from tdcore.hooks.tensorflow.inert import Hook, create_from_json_file, get_hook
 
 __all__ = ["Hook", "create_from_json_file", "del_hook", "get_hook", "set_hook"]

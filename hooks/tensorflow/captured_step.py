@@ -4,7 +4,10 @@
     capturing    the same with the tensors of the step as further outputs, one for each selection of tensors
 
 In a saved step the own function is traced first, as without a hook, so it creates the variables. Then the
-capturing function is traced; nothing has run yet, and if it cannot be traced, the own function runs.
+capturing function computes the tensors, and its changes of variables are taken back. At last the own function
+runs. So the training has the same bits by construction: TensorFlow optimizes a graph with further outputs in
+another way, which may round differently. A function that has other effects than changes of variables, or
+random numbers of its own, is not run twice.
 Threads: the training thread.
 """
 
@@ -16,7 +19,6 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 
 from tdcore.format.layout import TensorKind
@@ -25,7 +27,8 @@ from tdcore.hooks.plan import Plan
 from tdcore.hooks.step_record import StepValue
 from tdcore.hooks.tensorflow.collector import TapeCollector
 from tdcore.hooks.tensorflow.interception import as_traced, not_converted
-from tdcore.hooks.tensorflow.operations import plain_variable, random_operations, read_variable
+from tdcore.hooks.tensorflow.operations import plain_variable, read_variable
+from tdcore.hooks.tensorflow.repetition import unchanged_variables, why_unrepeatable
 
 if TYPE_CHECKING:
     from tdcore.hooks.tensorflow.driver import TapeDriver
@@ -88,8 +91,7 @@ class CapturedStep:
         self.own: Function = function if given else tf.function(function, **options)
         self._options = _options_of(function) if given else dict(options)
         self._made: dict[Selection, _Capturing] = {}
-        self._worked: weakref.WeakSet[Any] = weakref.WeakSet()  # capturing functions that have run
-        self._random: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()  # by graph
+        self._uncapturable: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # by graph
 
     def compiled(self, function: Callable[..., Any]) -> Function:
         """Compile a function as the own one is compiled."""
@@ -151,11 +153,11 @@ class CapturedStep:
         finally:
             driver.running = before
 
-    def random_in(self, graph: Any) -> list[str]:
-        """Names of the operations with random numbers of one compiled function."""
-        found = self._random.get(graph)
+    def uncapturable(self, graph: Any) -> str:
+        """Why no second function can compute the tensors of a graph, as a clause; "" if one can."""
+        found = self._uncapturable.get(graph)
         if found is None:
-            found = self._random[graph] = random_operations(graph)
+            found = self._uncapturable[graph] = why_unrepeatable(graph)
         return found
 
     def capturing(self, plan: Plan) -> _Capturing:
@@ -218,7 +220,6 @@ class _Run:
         ] = {}  # values of variables before the step, by id() of the plain variable
         self._variables: list[Any] = []  # of the graph
         self._values: list[StepValue] = []
-        self._failed: Exception | None = None
 
     def result(self) -> Any:
         """Run the step and record it. Returns the result of the user's function."""
@@ -227,14 +228,15 @@ class _Run:
         graph = self._graph()
         if graph is None or self._driver._off:
             return self._run_own()
-        found = self._step.random_in(graph)
-        if found:
+        why = ""
+        try:
+            why = self._step.uncapturable(graph)
+        except Exception as error:
+            self._driver._fault("capture", error)
+            return self._run_own()
+        if why:
             name = self._step.python_function.__name__
-            self._driver._note_uncaptured(
-                f"outputs of layers and gradients of {name}(): it draws random numbers with "
-                f"{', '.join(found)}, whose state belongs to one compiled function; "
-                "tf.random.Generator, tf.random.stateless_normal and keras.random can be captured"
-            )
+            self._driver._note_uncaptured(f"outputs of layers and gradients of {name}(): {why}")
             self._driver._guarded("weights", self._read_before)
             returned = self._run_own()
             self._driver._guarded("steps", self._record, {}, None)
@@ -260,58 +262,24 @@ class _Run:
         return graph
 
     def _run_capturing(self) -> Any:
-        driver, made, function = self._driver, None, None
+        """Compute the tensors with the capturing function, then take its changes back and run the own one."""
+        driver, made = self._driver, None
+        taps: dict[str, Any] | None = None
         try:
             made = self._step.capturing(self._plan)
             function = self._bind(made.function)
             with driver.intercepted():
-                function.get_concrete_function(*self._args, **self._kwargs)  # nothing runs
-            self._read_before(everything=function not in self._step._worked)
+                concrete = function.get_concrete_function(*self._args, **self._kwargs)  # nothing runs
+            self._read_before()
+            with unchanged_variables(concrete):
+                _, taps = function(*self._args, **self._kwargs)
         except Exception as error:
+            returned = self._run_own()  # raises the error, if it is one of the training
             driver._fault("capture", error)
-        if made is None or function is None or driver._off:
-            return self._run_own()
-        start = perf_counter_ns()
-        returned = self._call(function)
-        self.training_ns += perf_counter_ns() - start
-        if self._failed is not None:
-            result = self._run_own()  # raises the error, if it is one of the training
-            driver._fault("capture", self._failed)
-            return result
-        self._step._worked.add(function)
-        result, taps = returned
+            return returned
+        returned = self._run_own()
         driver._guarded("steps", self._record, taps, made)
-        return result
-
-    def _call(self, function: Function) -> Any:
-        """Call the capturing function. If only it can have failed, _failed is the error."""
-        driver = self._driver
-        before, driver.running = driver.running, self._step
-        try:
-            return function(*self._args, **self._kwargs)
-        except Exception as error:
-            if _is_end(error):
-                driver._clock.withdraw()
-            worked = function in self._step._worked
-            if _is_end(error) or (worked and not isinstance(error, tf.errors.ResourceExhaustedError)):
-                raise
-            if not self._can_run_again(everything=not worked):
-                raise
-            self._failed = error
-        finally:
-            driver.running = before
-        return None
-
-    def _can_run_again(self, *, everything: bool) -> bool:
-        iterators = (tf.data.Iterator, tf.distribute.DistributedIterator)
-        leaves = tf.nest.flatten((self._args, self._kwargs))
-        if any(isinstance(each, iterators) for each in leaves) or not everything:
-            return False
-        return all(
-            np.array_equal(np.asarray(read_variable(each)), np.asarray(self._before[id(each)]))
-            for each in self._variables
-            if id(each) in self._before
-        )
+        return returned
 
     def _run_own(self) -> Any:
         start = perf_counter_ns()
@@ -337,12 +305,12 @@ class _Run:
 
     # Values -----------------------------------------------------------------------------------------------
 
-    def _read_before(self, *, everything: bool = False) -> None:
+    def _read_before(self) -> None:
         """Read the variables and the optimizers before the step."""
         driver = self._driver
         driver._meet_models()
         optimizers = [each for reference in self._step.optimizers if (each := reference()) is not None]
-        if everything or any(map(self._plan.may_take, _STATE)):
+        if any(map(self._plan.may_take, _STATE)):
             named = [each.variable for each in driver._variables.weights()]
             for variable in map(plain_variable, (*self._variables, *named)):
                 self._before[id(variable)] = read_variable(variable)

@@ -191,6 +191,9 @@ class TapeDriver(BaseHook):
         """Called by optimizer_updates.py. Raises StopTraining."""
         if self._off:
             return
+        if self.running is not None:  # a function that runs eagerly
+            self.traced_update(optimizer, variables)
+            return
         own = any(reference() is optimizer for reference, _ in self._wrapped)
         again = not self._has_tape and id(optimizer) in self._updated_by
         if own and (again or not self._training):

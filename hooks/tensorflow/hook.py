@@ -28,7 +28,7 @@ import tensorflow as tf
 from tdcore.config.built_in_collections import CollectionKeys
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
-from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.errors import CaptureError, ConfigError
 from tdcore.format.layout import TensorKind
 from tdcore.hooks import current
 from tdcore.hooks.base import BaseHook
@@ -135,11 +135,11 @@ class Hook(FromConfiguration, TapeDriver):
 
         Raises:
             ConfigError: The argument is not a tf.GradientTape.
-            UnsupportedFeature: The call is in a tf.function that is not of capture_step().
+            CaptureError: The call is in a tf.function that is not of capture_step().
         """
         if not isinstance(tape, tf.GradientTape):
             raise ConfigError(f"wrap_tape takes a tf.GradientTape; got {type(tape).__name__}")
-        if self._off:
+        if self._off or self.running is not None:
             return tape
         if not tf.executing_eagerly():
             self._check_captured("wrap_tape()")
@@ -244,7 +244,7 @@ class Hook(FromConfiguration, TapeDriver):
         """See BaseHook.save_tensor(). In a function of capture_step() the tensor is a further output.
 
         Raises:
-            UnsupportedFeature: The call is in a tf.function that is not of capture_step().
+            CaptureError: The call is in a tf.function that is not of capture_step().
         """
         kind = TensorKind.CUSTOM
         if not self._tapped("save_tensor()", tensor_name, kind, tensor_value, collections_to_write):
@@ -274,7 +274,7 @@ class Hook(FromConfiguration, TapeDriver):
 
     def _check_captured(self, what: str) -> None:
         if self.running is None and not isinstance(current_collector(), TapeCollector):
-            raise UnsupportedFeature(
+            raise CaptureError(
                 f"hook.{what} in a tf.function: its tensors have no values while it is traced; {_INSTEAD}"
             )
 
