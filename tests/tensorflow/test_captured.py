@@ -1,5 +1,8 @@
 """Functions of capture_step(): compiled as by tf.function, and recorded, or the reason is noted."""
 
+# mypy: disable-error-code="untyped-decorator"
+# TensorFlow may not be installed: its decorators have no types.
+
 from __future__ import annotations
 
 from collections.abc import Callable

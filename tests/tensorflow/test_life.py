@@ -1,5 +1,8 @@
 """Errors, rules, stop requests, and the end of a hook: nothing of it remains."""
 
+# mypy: disable-error-code="untyped-decorator"
+# TensorFlow may not be installed: its decorators have no types.
+
 from __future__ import annotations
 
 import gc
@@ -48,20 +51,23 @@ def functions_of_tensorflow() -> list[Any]:
     return [getattr(each, name) for each in classes for name in names if hasattr(each, name)]
 
 
+def registered(hook: Any) -> weakref.ref[Any]:
+    """A reference to a model that only the hook may keep alive."""
+    model = Perceptron()
+    hook.register_model(model)
+    return weakref.ref(model)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_remains_after_close(way: str, make_hook: MakeHook) -> None:
     before = functions_of_tensorflow()
-    hook, model = make_hook(), Perceptron()
-    hook.register_model(model)
+    hook = make_hook()
+    reference = registered(hook)
     train("module", "Adam", way, hook=hook)
     hook.close()
     assert functions_of_tensorflow() == before
-    reference, hook_reference = weakref.ref(model), weakref.ref(hook._signs)
-    del model
     gc.collect()
-    gc.collect()  # of cycles with finalizers
     assert reference() is None
-    assert hook_reference() is not None
     assert train("module", "Adam", way, hook=hook) == train("module", "Adam", way)
 
 
