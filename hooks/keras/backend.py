@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 
+from tdcore.hooks.interception import Patch
+from tdcore.hooks.step_collector import TraceOperations
+
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
 
-__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "StatefulBackend", "UncapturableStepError"]
+__all__ = ["OUTPUTS", "TAPS", "Backend", "Read", "StatefulBackend", "UncapturableStepError"]
 
 OUTPUTS, TAPS = "outputs", "taps of tdcore"  # keys of what a capturing step returns
 Read = Callable[[Any], Any]
-# (object, name of its attribute, function that takes the attribute's value and returns its replacement)
-Patch = tuple[Any, str, Callable[[Any], Any]]
 
 
 class UncapturableStepError(Exception):
     """Raised while a step is traced: a second compiled function would train with other random numbers."""
 
 
-class Backend(Protocol):
+class Backend(TraceOperations, Protocol):
     """Operations on one backend of Keras.
 
     Attributes:
@@ -37,12 +38,6 @@ class Backend(Protocol):
     apply: str
     stateful: bool
 
-    def trace(self) -> object:
-        """The graph or trace in which operations are executed now. Equal values mean the same one."""
-
-    def is_building(self) -> bool:
-        """Whether Keras now computes shapes only, with placeholders."""
-
     def creating_at_once(self) -> AbstractContextManager[Any]:
         """A context in which variables that a traced step creates have their values at once.
 
@@ -54,15 +49,6 @@ class Backend(Protocol):
 
     def check_step(self) -> None:
         """Raise UncapturableStepError if the step that is traced cannot have a second compiled function."""
-
-    def is_tensor(self, value: object) -> bool:
-        """Whether a value is a tensor that a step can return."""
-
-    def kept(self, value: Any) -> Any:
-        """The tensor in a form that the following operations of the step do not change."""
-
-    def dense(self, value: Any) -> Any:
-        """The tensor; a sparse gradient as a dense tensor with the same sum in each row."""
 
     def reader(self, model: Any, mode: str, state: tuple[Any, ...]) -> tuple[Read, Mapping[int, Any]]:
         """A function that returns a snapshot of a variable, and values by id() of their variable."""

@@ -19,19 +19,14 @@ import keras
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.base import BaseHook
 from tdcore.hooks.keras.backend import Backend, UncapturableStepError
-from tdcore.hooks.keras.collector import Key, logged
+from tdcore.hooks.keras.collector import logged
 from tdcore.hooks.keras.model_view import ModelView, flat_layers
 from tdcore.hooks.keras.step_functions import MODES, CapturingFunctions
-from tdcore.hooks.keras.step_values import (
-    StepValue,
-    learning_rate,
-    optimizer_values,
-    optimizers_of,
-    weight_values,
-)
-from tdcore.hooks.plan import NO_BACKWARD, CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.keras.step_values import learning_rate, optimizer_values, optimizers_of, weight_values
+from tdcore.hooks.plan import Plan
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
+from tdcore.hooks.step_record import StepValue, record_step
 from tdcore.modes import ModeKeys
 
 __all__ = ["StepDriver"]
@@ -313,46 +308,24 @@ class StepDriver(BaseHook):
     ) -> None:
         """Record everything of one step."""
         entry.functions.on_weights = None
-        by_call: dict[int, list[tuple[TensorSpec, Any]]] = {0: [(each.spec, each.value) for each in values]}
-        for text, tapped in taps.items():
-            key = Key.parse(text)
-            for name, tensor in self._whole_and_parts(key.name, tapped):
-                spec = self._spec_of(key, name, plan, entry.functions.origins.get(key.name, ""), tensor)
-                if spec is not None:
-                    by_call.setdefault(key.call, []).append((spec, tensor))
-        if mode == "train" and taps:
-            absent = entry.functions.absent.items()
-            specs = [plan.spec(name, TensorKind.GRADIENT, origin) for name, origin in absent]
-            by_call[0] += [(spec, None) for spec in specs if spec is not None]
         if self._epoch is not None:
             self._has_batch = True
             self._save("epoch", self._record_epoch, self._epoch)
             self._has_batch = False
-        for call, found in by_call.items():
-            if found:
-                tensors = [None if each is None else self._backend.to_array(each) for _, each in found]
-                capture_spec = CaptureSpec([spec for spec, _ in found])
-                if any(each is None for each in tensors):
-                    reasons = [NO_BACKWARD * (each is None) for each in tensors]
-                    capture_spec = capture_spec.with_reasons(reasons)
-                self._recorder.capture(tensors, capture_spec, call=call)
+        record_step(
+            self._recorder,
+            plan,
+            values,
+            taps,
+            origins=entry.functions.origins,
+            absent=entry.functions.absent if mode == "train" and taps else {},
+            merged=self._backend.merged,
+            to_array=self._backend.to_array,
+        )
         if mode == "train":
             frozen = [each.name for each in entry.view.weights() if each.frozen]
             if frozen != self._notes.get("frozen", []):
                 self._notes["frozen"] = frozen
-
-    def _whole_and_parts(self, name: str, tapped: Any) -> list[tuple[str, Any]]:
-        if not isinstance(tapped, tuple):
-            return [(name, tapped)]
-        return self._backend.merged(name, tapped)
-
-    def _spec_of(self, key: Key, name: str, plan: Plan, origin: str, tensor: Any) -> TensorSpec | None:
-        if key.kind is TensorKind.HYPERPARAMETER:
-            return plan.always(name, key.kind, origin)
-        spec = plan.spec(name, key.kind, origin)
-        if spec is not None and key.kind is TensorKind.LOSS and set(tensor.shape) <= {1}:
-            return spec.whole
-        return spec
 
     # For the base class -----------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read
+from tdcore.hooks.interception import Patch
+from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Read
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector

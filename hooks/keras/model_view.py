@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from tdcore.format.layout import TensorKind
+from tdcore.hooks.object_names import NamedVariable, UniqueNames, unique_name
 
-__all__ = ["ModelView", "NamedVariable", "flat_layers"]
-
-
-class NamedVariable(NamedTuple):
-    """A variable of a model. origin: class of its layer. frozen: it could be trained, and is not."""
-
-    variable: Any
-    name: str
-    kind: TensorKind
-    origin: str
-    frozen: bool
+__all__ = ["ModelView", "flat_layers"]
 
 
 class ModelView:
@@ -31,35 +22,37 @@ class ModelView:
 
     def __init__(self, model: Any) -> None:
         self._model = weakref.ref(model)
-        self._layers: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._layer_names: set[str] = set()
+        self._layers = UniqueNames()
         self._variables: dict[int, str] = {}
         self._variable_names: set[str] = set()
+        self._origins: dict[str, str] = {}  # names of weights -> class of the layer
         self.classes: set[str] = set()  # "<class>_output" and "<class>_input"
 
     def layer_name(self, layer: Any) -> str:
         """The name of a layer; a layer that the model does not list is named at its first call."""
-        known = self._layers.get(id(layer))
-        if known is None or known[0]() is not layer:
+        if not self._layers.get(layer):
             model = self._model()
             for each in flat_layers(model) if model is not None else ():
                 if getattr(each, "built", True) or each is layer:
                     self._name_layer(each)
             self._name_layer(layer)
-            known = self._layers[id(layer)]
-        return known[1]
+        return self._layers.get(layer)
 
     def _name_layer(self, layer: Any) -> None:
-        known = self._layers.get(id(layer))
-        if known is None or known[0]() is not layer:
-            name = _unique(str(getattr(layer, "path", None) or layer.name), self._layer_names)
-            self._layers[id(layer)] = weakref.ref(layer), name
+        if self._layers.add(layer, str(getattr(layer, "path", None) or layer.name)):
             origin = type(layer).__name__
             self.classes |= {f"{origin}_output", f"{origin}_input"}
 
     def variable_name(self, variable: Any) -> str:
         """The name of a Keras variable, or of the backend's variable in it; "" for others."""
         return self._variables.get(id(variable), "")
+
+    def weight_of(self, variable: Any) -> tuple[str, str]:
+        """Name of a weight, and the class of its layer; the name is "" for other variables."""
+        if not self.variable_name(variable):
+            self.weights()
+        name = self.variable_name(variable)
+        return name, self._origins.get(name, "")
 
     def weights(self) -> list[NamedVariable]:
         """All weights of the model, as they are now: without states of metrics and random generators."""
@@ -76,14 +69,14 @@ class ModelView:
         found = []
         for variable in model.weights:
             if id(variable) not in self._variables:
-                name = _unique(str(variable.path), self._variable_names)
+                name = unique_name(str(variable.path), self._variable_names)
                 self._variables[id(variable)] = name
                 self._name_backend_variable(variable, name)
             may_train = id(variable) in trainable or variable.trainable
             kind = TensorKind.CUSTOM
             if may_train:
                 kind = TensorKind.BIAS if "bias" in variable.name.lower() else TensorKind.WEIGHT
-            origin = origins.get(id(variable), "")
+            origin = self._origins[self._variables[id(variable)]] = origins.get(id(variable), "")
             found.append(
                 NamedVariable(
                     variable,
@@ -112,12 +105,3 @@ def flat_layers(model: Any) -> Iterator[Any]:
         yield layer
         inner = getattr(layer, "_layers", None)
         pending[:0] = list(inner) if inner else []
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    found, number = name, 0
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found

@@ -14,9 +14,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tdcore.format.layout import TensorKind
+from tdcore.hooks.interception import collecting, instance_attribute
 from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Backend
 from tdcore.hooks.keras.collector import Collector
-from tdcore.hooks.keras.interception import collecting, instance_attribute, intercepted, loss_reporting
+from tdcore.hooks.keras.interception import intercepted, loss_reporting
 from tdcore.hooks.keras.model_view import ModelView
 from tdcore.hooks.plan import Plan
 

@@ -7,27 +7,21 @@ Backend.reader() returns the values. Threads: the training thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.keras.backend import Read
-from tdcore.hooks.keras.model_view import ModelView
-from tdcore.hooks.plan import Plan, TensorSpec
+from tdcore.hooks.object_names import WeightView
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.step_record import StepValue
 
-__all__ = ["StepValue", "learning_rate", "optimizer_values", "optimizers_of", "weight_values"]
-
-
-class StepValue(NamedTuple):
-    """A value and how it is captured."""
-
-    spec: TensorSpec
-    value: Any
+__all__ = ["learning_rate", "optimizer_values", "optimizers_of", "weight_values"]
 
 
-def weight_values(view: ModelView, plan: Plan, read: Read, *, trainable_only: bool) -> Iterator[StepValue]:
+def weight_values(view: WeightView, plan: Plan, read: Read, *, trainable_only: bool) -> Iterator[StepValue]:
     """The weights that the plan selects.
 
     Args:
@@ -58,12 +52,12 @@ def _is_optimizer(value: object) -> bool:
 
 
 def optimizer_values(
-    optimizer: Any, prefix: str, view: ModelView, plan: Plan, read: Read
+    optimizer: Any, prefix: str, view: WeightView, plan: Plan, read: Read
 ) -> Iterator[StepValue]:
     """The state of an optimizer that the plan selects: "optimizer/<slot>/<weight>"."""
     if not plan.may_take(TensorKind.OPTIMIZER_STATE):
         return
-    weights = {f"{each.variable.path.replace('/', '_')}_": each.name for each in view.weights() if each.name}
+    weights = {_slot_prefix(each.variable): each.name for each in view.weights() if each.name}
     origin = type(_inner(optimizer)).__name__
     taken: set[str] = set()
     for variable in optimizer.variables:
@@ -94,6 +88,12 @@ def learning_rate(optimizer: Any, prefix: str, plan: Plan, values: Mapping[int, 
 
 def _inner(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _slot_prefix(variable: Any) -> str:
+    """The start of the names of an optimizer's variables for a weight."""
+    path = str(getattr(variable, "path", None) or variable.name.replace(":", "_"))
+    return f"{path.replace('/', '_')}_"
 
 
 def _state_name(prefix: str, name: str, weights: Mapping[str, str]) -> str:

@@ -5,16 +5,22 @@ Threads: the training thread; a strategy's replicas trace in threads of their ow
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 
-from tdcore.hooks.keras.backend import TAPS, Patch, Read, StatefulBackend, UncapturableStepError
+from tdcore.hooks.interception import Patch
+from tdcore.hooks.keras.backend import TAPS, Read, StatefulBackend, UncapturableStepError
+from tdcore.hooks.tensorflow.operations import (
+    TensorFlowOperations,
+    merged,
+    random_operations,
+    read_variable,
+    to_array,
+    tuples_of_replicas,
+)
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -23,35 +29,12 @@ __all__ = ["TensorFlowBackend"]
 
 
 _ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
-_RANDOM = frozenset(
-    {
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    }
-)
 
 
-class TensorFlowBackend(StatefulBackend):
+class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
     """See backend.Backend."""
 
     name = "tensorflow"
-
-    def trace(self) -> object:
-        """The graph of the thread; None while operations are executed at once."""
-        return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-    def is_building(self) -> bool:
-        """Whether Keras computes shapes in a graph of its own."""
-        graph = self.trace()
-        return graph is not None and str(getattr(graph, "name", "")).startswith("scratch_graph")
 
     def creating_at_once(self) -> AbstractContextManager[Any]:
         """tf.function initializes variables only after a trace without an error."""
@@ -68,9 +51,7 @@ class TensorFlowBackend(StatefulBackend):
         graph = self.trace()
         if graph is None:
             return
-        definition = graph.as_graph_def()  # type: ignore[attr-defined]  # a tf.Graph
-        nodes = chain(definition.node, *(each.node_def for each in definition.library.function))
-        found = sorted({node.op for node in nodes} & _RANDOM)
+        found = random_operations(graph)
         if found:
             raise UncapturableStepError(
                 f"the step draws random numbers with {', '.join(found)} of "
@@ -78,21 +59,9 @@ class TensorFlowBackend(StatefulBackend):
                 "can be captured"
             )
 
-    def is_tensor(self, value: object) -> bool:
-        """Whether a value is a dense tensor of numbers."""
-        return isinstance(value, tf.Tensor) and value.dtype not in (tf.string, tf.variant, tf.resource)
-
-    def kept(self, value: Any) -> Any:
-        """Tensors do not change."""
-        return value
-
-    def dense(self, value: Any) -> Any:
-        """The tensor; tf.IndexedSlices with their sums."""
-        return tf.convert_to_tensor(value)
-
     def reader(self, model: Any, mode: str, state: tuple[Any, ...]) -> tuple[Read, Mapping[int, Any]]:
         """Variables hold their values. TensorFlow copies a value that was read when its variable changes."""
-        return _read, {}
+        return read_variable, {}
 
     def outside_of_graphs(self) -> AbstractContextManager[Any]:
         """See tf.init_scope."""
@@ -129,25 +98,12 @@ class TensorFlowBackend(StatefulBackend):
         )
 
     def merged(self, name: str, values: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Gradients of replicas are added, batches are joined, and equal numbers are one number."""
-        arrays = list(map(np.asarray, values))
-        if name.startswith("gradient/"):
-            whole: Any = functools.reduce(np.add, arrays)
-        elif arrays[0].ndim:
-            whole = np.concatenate(arrays)
-        else:
-            whole = arrays[0] if all(np.array_equal(each, arrays[0]) for each in arrays) else None
-        parts = [(f"{name}/replica_{number}", each) for number, each in enumerate(arrays)]
-        return parts if whole is None else [(name, whole), *parts]
+        """See operations.merged()."""
+        return merged(name, values)
 
     def to_array(self, value: Any) -> Any:
-        """An array that shares the memory of a tensor on the host; another tensor as it is."""
-        return np.asarray(value) if "CPU" in (getattr(value, "device", "") or "CPU") else value
-
-
-def _read(variable: Any) -> Any:
-    inner = getattr(variable, "_value", variable.value)
-    return inner.read_value() if hasattr(inner, "read_value") else inner
+        """See operations.to_array()."""
+        return to_array(value)
 
 
 def _create_at_once(next_creator: Callable[..., Any], **settings: Any) -> Any:
@@ -161,9 +117,7 @@ def _with_replicas_apart(strategy: Any, run: Callable[..., Any]) -> Callable[...
     def run_and_split(*args: Any, **kwargs: Any) -> Any:
         returned = run(*args, **kwargs)
         if isinstance(returned, dict) and TAPS in returned:
-            taps = returned[TAPS].items()
-            apart = {key: tuple(strategy.experimental_local_results(value)) for key, value in taps}
-            return {**returned, TAPS: apart}
+            return {**returned, TAPS: tuples_of_replicas(strategy, returned[TAPS])}
         return returned
 
     return run_and_split

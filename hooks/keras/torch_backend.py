@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdcore.hooks.keras.backend import Patch, Read, StatefulBackend, UncapturableStepError
+from tdcore.hooks.interception import Patch
+from tdcore.hooks.keras.backend import Read, StatefulBackend, UncapturableStepError
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector

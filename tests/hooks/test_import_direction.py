@@ -66,13 +66,15 @@ def test_what_all_frameworks_share_imports_none_of_them() -> None:
         for file in ROOT.glob("*.py")
         if file.stem not in TRAINERS
         for name in imports_of(file)
-        if name.startswith((PYTORCH, "torch"))
+        if name.startswith(
+            (PYTORCH, "torch", "tdcore.hooks.tensorflow", "tensorflow", "tdcore.hooks.keras", "keras")
+        )
     ]
     assert not wrong
 
 
 def test_the_files_of_a_framework_import_no_other_framework() -> None:
-    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet"}
+    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet", "tensorflow": "tensorflow"}
     own_file = {each: f"{each}_backend" for each in ("tensorflow", "jax", "torch")}  # the backends of Keras
     wrong = [
         f"{folder}/{file.name}: {name}"
