@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from tdcore.hooks.jax_arrays import copied, host_array, is_numeric
 from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ class JaxBackend:
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is an array of numbers, or stands for one in a trace."""
-        if isinstance(value, np.ndarray):  # labels of a step without jit
-            return value.dtype.kind not in "OSU"
-        return isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+        return is_numeric(value)
 
     def kept(self, value: Any) -> Any:
         """Arrays do not change."""
@@ -104,10 +103,8 @@ class JaxBackend:
 
     def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """A copy, because a step consumes its state."""
-        copied: tuple[Any, ...] = jax.tree_util.tree_map(
-            lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, state
-        )
-        return copied
+        copies: tuple[Any, ...] = copied(state)
+        return copies
 
     def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """A step returns its outputs and the next state."""
@@ -145,10 +142,8 @@ class JaxBackend:
         return [(name, values[0])]
 
     def to_array(self, value: Any) -> Any:
-        """An array on the host; another array as it is, unless it is sharded."""
-        devices: set[Any] = getattr(value, "devices", set)()
-        on_host = all(device.platform == "cpu" for device in devices)
-        return np.asarray(value) if on_host or len(devices) > 1 else value
+        """An array on the host; an array of one accelerator as it is."""
+        return host_array(value)
 
 
 def _with_taps(

@@ -71,7 +71,7 @@ def test_what_all_frameworks_share_imports_none_of_them() -> None:
 
 
 def test_the_files_of_a_framework_import_no_other_framework() -> None:
-    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet"}
+    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet", "jax": "jax"}
     own_file = {each: f"{each}_backend" for each in ("tensorflow", "jax", "torch")}  # the backends of Keras
     wrong = [
         f"{folder}/{file.name}: {name}"
