@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from tdcore.format.layout import TensorKind
-from tdcore.hooks.jax.step_values import StepNames, flat_paths
+from tdcore.hooks.jax.step_values import StepNames, flat_paths, is_object
 from tdcore.hooks.jax.taps import mark, runs_at_once
 from tdcore.hooks.jax_arrays import is_numeric
 from tdcore.hooks.plan import Plan
@@ -94,7 +94,7 @@ class Collector:
             return value
 
     def add(self, value: Any, name: str, kind: TensorKind, origin: str = "", source: str = "") -> Any:
-        """Mark a tensor that the plan selects. Returns the value that replaces it."""
+        """Mark a tensor that the plan selects. Returns the value that takes its place in a trace."""
         if not is_numeric(value) or not (self.plan.may_take(kind) and self.plan.takes(name, kind, origin)):
             return value
         receive = None
@@ -108,19 +108,19 @@ class Collector:
         self.taps[number] = TapName(kind, name, origin, np.ndim(value) == 0, source)
         if self._at_once and len(self.values) == numbers_before:
             self._note(f"{name}: {_COMPILED}")
-        return marked
+        return value if self._at_once else marked
 
     def add_tree(self, tree: Any, name: str, kind: TensorKind, origin: str = "") -> Any:
         """Mark the tensors of a tree as "<name>_0", "<name>_1", ..."""
         if not self.plan.may_take(kind):
             return tree
-        leaves, structure = jax.tree_util.tree_flatten(tree)
+        leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=is_object)
         number = 0
         for place, leaf in enumerate(leaves):
             if is_numeric(leaf):
                 leaves[place] = self.add(leaf, f"{name}_{number}", kind, origin)
                 number += 1
-        return jax.tree_util.tree_unflatten(structure, leaves)
+        return self._with(tree, structure, leaves)
 
     def add_named(self, tree: Any, name: str) -> Any:
         """Mark the tensors of a tree that the script has named, with their paths behind the name."""
@@ -133,7 +133,7 @@ class Collector:
         marked = [
             self.add(leaf, "/".join((name, *path)), kind) for path, leaf in zip(paths, leaves, strict=True)
         ]
-        return jax.tree_util.tree_unflatten(structure, marked)
+        return self._with(tree, structure, marked)
 
     def module(self, values: Any, end: str, root: str, path: tuple[str, ...], origin: str) -> Any:
         """Mark the inputs or outputs of a module. end: "input" or "output"."""
@@ -161,7 +161,7 @@ class Collector:
             self.add(leaf, f"gradient/{name}", TensorKind.GRADIENT, source=source)
             for leaf, name in zip(leaves, names, strict=True)
         ]
-        return jax.tree_util.tree_unflatten(structure, marked)
+        return self._with(tree, structure, marked)
 
     def updates(self, tree: Any) -> Any:
         """Mark the changes of the parameters, if the collection "weight_updates" is saved."""
@@ -177,7 +177,11 @@ class Collector:
             self.add(leaf, f"weight_update/{name}", TensorKind.CUSTOM)
             for leaf, name in zip(leaves, names, strict=True)
         ]
-        return jax.tree_util.tree_unflatten(structure, marked)
+        return self._with(tree, structure, marked)
+
+    def _with(self, tree: Any, structure: Any, marked: list[Any]) -> Any:
+        """The tree with marked values. A step that is not compiled keeps its own objects."""
+        return tree if self._at_once else jax.tree_util.tree_unflatten(structure, marked)
 
     def _is_new(self, tree: Any) -> bool:
         """Whether parameters may have to be found by their gradients."""

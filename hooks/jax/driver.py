@@ -81,7 +81,7 @@ class StepDriver(BaseHook):
         if seen is not None:
             self._guarded("steps", self._record_taps, plan, seen)
         names = {each.name.name for each in (*tapped, *(seen or ()))}
-        self._guarded("metrics", self._record_result, captured, plan, result, names)
+        self._guarded("metrics", self._record_result, captured, plan, inputs, result, names)
         self._recorder.spent_ns += began - start + perf_counter_ns() - ended
         return result
 
@@ -190,13 +190,21 @@ class StepDriver(BaseHook):
         for call, found in by_call.items():
             self._capture(found, call)
 
-    def _record_result(self, captured: CapturedStep, plan: Plan, result: Any, known: set[str]) -> None:
+    def _record_result(
+        self,
+        captured: CapturedStep,
+        plan: Plan,
+        inputs: StepInputs | None,
+        result: Any,
+        known: set[str],
+    ) -> None:
         """Record the loss and the metrics that the step returns."""
         found: list[tuple[TensorSpec, Any]] = []
         unnamed = []
         if captured.loss is not None:
             found += self._scalar(plan, "loss", TensorKind.LOSS, captured.loss(result))
-        for name, value in scalars_of(result):
+        names = None if inputs is None else StepNames(inputs.leaves, captured.further)
+        for name, value in scalars_of(result, names):
             if not name:
                 unnamed.append(value)
                 continue

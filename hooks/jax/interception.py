@@ -96,7 +96,7 @@ def _reporting_vjp(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def vjp(*args: Any, **kwargs: Any) -> Any:
         collector = current_collector()
-        if collector is None or collector.in_gradient:
+        if collector is None or collector.in_gradient or collector.in_update:
             return original(*args, **kwargs)
         collector.in_gradient += 1
         try:

@@ -30,6 +30,7 @@ __all__ = [
     "StepNames",
     "argument_names",
     "flat_paths",
+    "is_object",
     "scalars_of",
 ]
 
@@ -163,6 +164,17 @@ class StepNames:
         roots = [self._root(leaf) for leaf in self._leaves]
         return [self._name(prefix + each, self._root_of(prefix + each) or prefix, roots) for each in paths]
 
+    def holds(self, tree: Any) -> bool:
+        """Whether the arguments have a tree of this structure: the step returns its next state."""
+        paths, leaves, _ = flat_paths(tree)
+        return any(
+            self._fits(
+                leaf.path[: len(leaf.path) - len(paths[0])], paths, [np.shape(each) for each in leaves]
+            )
+            for leaf in self._leaves
+            if paths and paths[0] and leaf.path[len(leaf.path) - len(paths[0]) :] == paths[0]
+        )
+
     def _fits(self, prefix: Path, paths: Sequence[Path], shapes: Sequence[tuple[int, ...]]) -> bool:
         """Whether a tree has leaves with these paths. A leaf of pmap has one more axis."""
         for path, shape in zip(paths, shapes, strict=True):
@@ -229,14 +241,18 @@ def _without_box(path: Any, parts: Path) -> Path:
     return parts[:-1] if boxed and parts[-1] in ("value", "raw_value") else parts
 
 
+def is_object(value: object) -> bool:
+    """Whether a value is an object of nnx, which a step may change: a copy of it must not take its place."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(
+        value, (getattr(nnx, "Pytree", nnx.Module), nnx.Module, nnx.Variable)
+    )
+
+
 def _nnx_in(tree: Any) -> Any:
     """flax.nnx, if the tree contains one of its objects."""
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None:
-        return None
-    classes = (getattr(nnx, "Pytree", nnx.Module), nnx.Module, nnx.Variable)
-    leaves = jax.tree_util.tree_leaves(tree, is_leaf=lambda each: isinstance(each, classes))
-    return nnx if any(isinstance(each, classes) for each in leaves) else None
+    leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_object)
+    return sys.modules["flax.nnx"] if any(map(is_object, leaves)) else None
 
 
 def _variables_of(nnx: Any, state: Any) -> dict[Path, type]:
@@ -295,13 +311,13 @@ def _is_parameter(variable: type) -> bool:
     return issubclass(variable, sys.modules["flax.nnx"].Param)
 
 
-def scalars_of(result: Any) -> Iterator[tuple[str, Any]]:
+def scalars_of(result: Any, names: StepNames | None) -> Iterator[tuple[str, Any]]:
     """Names and values of the numbers that a step returns; "" for a number without a name of its own."""
     elements = result if type(result) in (tuple, list) else (result,)
     for element in elements:
         named = isinstance(element, dict)
         found, _ = jax.tree_util.tree_flatten_with_path(element)
-        if not named and len(found) != 1:
+        if (not named and len(found) != 1) or (named and names is not None and names.holds(element)):
             continue
         for path, value in found:
             if not is_numeric(value) or np.shape(value) != ():

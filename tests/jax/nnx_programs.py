@@ -55,6 +55,29 @@ def nnx_not_compiled(capture: Capture) -> Any:
     return nnx_training(capture, lambda step: step)
 
 
+class WithKeys(nnx.Module):  # type: ignore[misc]
+    """A network that gets its random numbers as an argument, which each call changes."""
+
+    def __init__(self, rngs: Any) -> None:
+        self.hidden = nnx.Linear(5, 8, rngs=rngs)
+        self.dropped = nnx.Dropout(0.5)
+        self.scores = nnx.Linear(8, 3, rngs=rngs)
+
+    def __call__(self, x: Any, rngs: Any) -> Any:
+        return self.scores(self.dropped(self.hidden(x), rngs=rngs))
+
+
+@program
+def nnx_changed_argument(capture: Capture) -> Any:
+    model, rngs = WithKeys(nnx.Rngs(0)), nnx.Rngs(1)
+
+    @capture
+    def step(model: Any, rngs: Any, batch: Any) -> Any:
+        return cross_entropy(model(batch["x"], rngs), batch["y"])
+
+    return [step(model, rngs, batch_of(number)) for number in range(STEPS)], rngs.default.count[...]
+
+
 @program
 def nnx_functional(capture: Capture) -> Any:
     graph, params, rest = nnx.split(NnxNetwork(nnx.Rngs(0)), nnx.Param, ...)

@@ -185,6 +185,20 @@ def test_values_in_loops_and_conditions_are_noted(make_hook: MakeHook) -> None:
     assert not hook._faults
 
 
+def test_a_step_that_is_not_compiled_keeps_its_own_objects(make_hook: MakeHook) -> None:
+    class Remembers(nnx.Module):  # type: ignore[misc]  # flax may not be installed
+        def __call__(self, x: Any, seen: list[Any]) -> Any:
+            seen.append(x)
+            return {"result": x}
+
+    hook, x = make_hook(), jnp.ones(3)
+    seen: list[Any] = []
+    returned = hook.capture_step(Remembers())(x, seen)
+    assert returned["result"] is x
+    assert len(seen) == 1
+    assert not hook._faults
+
+
 def test_a_captured_function_within_a_compiled_one_is_not_a_step(make_hook: MakeHook) -> None:
     hook = make_hook()
     captured = hook.capture_step(plain_step)

@@ -239,6 +239,46 @@ def test_values_that_a_step_saves_itself_are_recorded(make_hook: MakeHook) -> No
     np.testing.assert_array_equal(run.tensor("gradient/by_hand").value(0), x + 1)
 
 
+def test_numbers_of_the_next_state_are_no_metrics(make_hook: MakeHook) -> None:
+    hook = make_hook()
+
+    @hook.capture_step
+    @jax.jit
+    def step(params: Any) -> Any:
+        loss, gradients = jax.value_and_grad(lambda each: each["w"].sum() * each["scale"])(params)
+        return jax.tree.map(jnp.subtract, params, gradients), {"norm": loss + 1}
+
+    step({"w": jnp.ones(3), "scale": jnp.float32(2)})
+    hook.close()
+    assert set(td.create_trial(hook.out_dir).tensor_names()) == {
+        "loss", "norm", "params/w", "params/scale", "gradient/params/w", "gradient/params/scale"
+    }  # fmt: skip
+
+
+def test_a_loss_that_the_optimizer_computes_itself_is_not_one_of_the_step(make_hook: MakeHook) -> None:
+    hook = make_hook()
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        again = jax.value_and_grad(lambda each: (each**4).sum())(params)[1]
+        return jax.tree.map(lambda each, further: -0.1 * each - 0.0 * further, updates, again), state
+
+    transformation = optax.GradientTransformation(lambda params: (), update)
+
+    @hook.capture_step
+    @jax.jit
+    def step(params: Any) -> Any:
+        gradients = jax.grad(lambda each: (each**2).sum())(params)
+        changes, _ = transformation.update(gradients, (), params)
+        return params + changes
+
+    step(jnp.ones(3))
+    hook.close()
+    run = td.create_trial(hook.out_dir)
+    assert [row["call"] for row in run.rows().to_pylist() if row["name"] == "loss"] == [0]
+    assert run.tensor("loss").value(0) == 3.0
+    np.testing.assert_array_equal(run.tensor("gradient/params").value(0), 2 * np.ones(3))
+
+
 # Several devices --------------------------------------------------------------------------------------------
 
 
