@@ -103,6 +103,14 @@ class Hook(HookState):
     def step(self) -> None:
         """Do nothing: steps are not counted."""
 
+    def capture_step(self, step: Any = None, **options: Any) -> Any:
+        """Return the function of a step, or a decorator that returns it."""
+        return _unchanged if step is None else step
+
+    def tap(self, name: str, value: Any) -> Any:
+        """Return the value."""
+        return value
+
     def save_scalar(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
         """Do nothing: the number is not recorded."""
 
@@ -177,6 +185,10 @@ def set_hook(custom_hook: Hook) -> None:
 def del_hook() -> None:
     """Remove the hook of set_hook()."""
     _current.clear()
+
+
+def _unchanged(step: Any) -> Any:
+    return step
 
 
 def _nothing(gradient: Any) -> None:

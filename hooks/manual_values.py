@@ -46,10 +46,14 @@ class ManualValues:
 
     def tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> bool:
         """Capture a tensor, array or number, for these collections."""
+        self.include(name, collections)
+        return self._by_name(name, value, TensorKind.CUSTOM)
+
+    def include(self, name: str, collections: str | Iterable[str]) -> None:
+        """Save these collections, and the tensor of this name with them."""
         for collection in [collections] if isinstance(collections, str) else list(collections):
             self._collections.get(collection).add_tensor_name(name)
             self._clock.include(collection)
-        return self._by_name(name, value, TensorKind.CUSTOM)
 
     def gradient(self, name: str, value: Any) -> bool:
         """Capture the gradient of a tensor that the script named, for the collections that match the name."""

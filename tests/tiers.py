@@ -18,7 +18,17 @@ __all__ = ["is_full", "slow_functions"]
 
 ROOT = Path(__file__).resolve().parent
 LIST = ROOT / "full_tier.txt"
-FOLDERS = ("benchmarks", "faults", "healthy", "hooks/distributed", "keras", "loops", "tensorflow", "trainers")
+FOLDERS = (
+    "benchmarks",
+    "faults",
+    "healthy",
+    "hooks/distributed",
+    "jax",
+    "keras",
+    "loops",
+    "tensorflow",
+    "trainers",
+)
 _SECONDS = 1.0
 
 

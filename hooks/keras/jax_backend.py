@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from tdcore.hooks.interception import Patch
+from tdcore.hooks.jax_arrays import copied, host_array, is_numeric
 from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Read
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ class JaxBackend:
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is an array of numbers, or stands for one in a trace."""
-        if isinstance(value, np.ndarray):  # labels of a step without jit
-            return value.dtype.kind not in "OSU"
-        return isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+        return is_numeric(value)
 
     def kept(self, value: Any) -> Any:
         """Arrays do not change."""
@@ -105,13 +104,9 @@ class JaxBackend:
         return function(*state, iter([batch]))
 
     def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A copy, because a step consumes its state. Arrays of one device are copied in one call."""
-        leaves, structure = jax.tree_util.tree_flatten(state)
-        simple = [_on_one_device(leaf) for leaf in leaves]
-        together = iter(_copies(list(compress(leaves, simple))))
-        copied = [next(together) if one else _copy(leaf) for one, leaf in zip(simple, leaves, strict=True)]
-        result: tuple[Any, ...] = jax.tree_util.tree_unflatten(structure, copied)
-        return result
+        """A copy, because a step consumes its state."""
+        copies: tuple[Any, ...] = copied(state)
+        return copies
 
     def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """A step returns its outputs and the next state."""
@@ -149,24 +144,8 @@ class JaxBackend:
         return [(name, values[0])]
 
     def to_array(self, value: Any) -> Any:
-        """An array on the host; another array as it is, unless it is sharded."""
-        devices: set[Any] = getattr(value, "devices", set)()
-        on_host = all(device.platform == "cpu" for device in devices)
-        return np.asarray(value) if on_host or len(devices) > 1 else value
-
-
-_copies = jax.jit(lambda arrays: [array.copy() for array in arrays])
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, jax.Array) else leaf
-
-
-def _on_one_device(leaf: Any) -> bool:
-    """Whether an array may be copied by _copies(), which does not promise to keep how arrays are sharded."""
-    if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) > 1:
-        return False
-    return not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended)
+        """An array on the host; an array of one accelerator as it is."""
+        return host_array(value)
 
 
 def _with_taps(

@@ -74,7 +74,7 @@ def test_what_all_frameworks_share_imports_none_of_them() -> None:
 
 
 def test_the_files_of_a_framework_import_no_other_framework() -> None:
-    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet", "tensorflow": "tensorflow"}
+    names = {each: each for each in ("keras", "mxnet", "tensorflow", "jax")} | {"pytorch": "torch"}
     own_file = {each: f"{each}_backend" for each in ("tensorflow", "jax", "torch")}  # the backends of Keras
     wrong = [
         f"{folder}/{file.name}: {name}"
