@@ -161,7 +161,7 @@ class StepCollector:
         self.levels[-1].values[Key(kind, call, name).as_text()] = self.operations.kept(value)
 
     def _selected(self, name: str, kind: TensorKind, origin: str) -> bool:
-        """Whether the plan selects a tensor. Stored, because without graphs every saved step needs the answer."""
+        """Whether the plan selects a tensor. Stored, because without graphs every saved step asks again."""
         key = "selected", name, kind, origin
         known: dict[Any, bool] = self.plan.cache
         if key not in known:

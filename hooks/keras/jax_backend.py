@@ -11,7 +11,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import jax
