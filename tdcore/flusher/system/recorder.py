@@ -94,7 +94,7 @@ class SystemRecorder:
             self._due = max(self._due + self._interval, now + self._interval / 2)
             try:
                 self._take(now)
-            except Exception as error:  # what the system does not permit must not stop the flusher
+            except Exception as error:  # a denied permission must not stop the flusher
                 print_message(
                     f"{self._place.worker}: system metrics are off from here: {type(error).__name__}: {error}"
                 )
@@ -222,6 +222,7 @@ class SystemRecorder:
     def _existing(self) -> list[FileRange]:
         """Files of earlier flushers of this attempt."""
         prefix = system_prefix(self._host, self._place.worker)
+        self._sink.clean(prefix)
         parsed = [found for key in self._sink.list(prefix) if (found := parse_system_key(key)) is not None]
         return live_ranges(place for _, place in parsed if place.attempt == self._place.attempt)
 
