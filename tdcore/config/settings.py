@@ -1,4 +1,4 @@
-"""Environment variables of tdcore: a table, and readers of TDCORE_DISABLED and TDCORE_LOG_LEVEL.
+"""Environment variables of tdcore: a table, and readers of the variables that every hook needs.
 
 Other modules read the other variables; a test compares the table with docs/operate.md. The functions take the
 variables as a mapping; any thread. This module imports only tdcore.errors, so that a disabled tdcore loads no
@@ -7,16 +7,19 @@ other module.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from tdcore.errors import ConfigError
 
-__all__ = ["VARIABLES", "Variable", "apply_log_level", "disabled", "log_level"]
+__all__ = ["VARIABLES", "Variable", "apply_log_level", "disabled", "log_level", "system_interval"]
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("", "0", "false", "no", "off")
+_SYSTEM_SECONDS = 0.5
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -37,6 +40,8 @@ VARIABLES = (
              "level of the loggers `tdcore` and `tdcore.*`"),
     Variable("TDCORE_CONFIG", "a file", "none",
              "configuration of `tdcore run` and of the hook from a JSON file"),
+    Variable("TDCORE_SYSTEM_INTERVAL", "0.1 to 60 seconds; `off`", "`0.5`",
+             "interval of samples of the machine and the trainer's processes"),
     Variable("TDCORE_SPOOL", "a folder", "`$XDG_STATE_HOME/tdcore/spool`, else `~/.local/state/tdcore/spool`",
              "folder of the spools: data that a bucket has not accepted yet"),
     Variable("TDCORE_CACHE", "a folder", "`$XDG_CACHE_HOME/tdcore`, else `~/.cache/tdcore`",
@@ -63,6 +68,20 @@ def log_level(environment: Mapping[str, str] = os.environ) -> str | None:
     if value and value not in _LEVELS:
         raise ConfigError(f"TDCORE_LOG_LEVEL must be one of {', '.join(_LEVELS)}, got {value!r}")
     return value or None
+
+
+def system_interval(environment: Mapping[str, str] = os.environ) -> timedelta:
+    """TDCORE_SYSTEM_INTERVAL; zero if it is "off". Raises ConfigError for an invalid value."""
+    text = environment.get("TDCORE_SYSTEM_INTERVAL", "").strip().lower()
+    if text == "off":
+        return timedelta()
+    try:
+        seconds = float(text or _SYSTEM_SECONDS)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds <= 60:
+        raise ConfigError(f"TDCORE_SYSTEM_INTERVAL must be 0.1 to 60 seconds, or off, got {text!r}")
+    return timedelta(seconds=seconds)
 
 
 def apply_log_level(environment: Mapping[str, str] = os.environ) -> None:

@@ -17,6 +17,7 @@ Threads: the thread or process that is the flusher calls run() once; no other me
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tdcore._core import Consumer
     from tdcore.flusher.compactor import Compactor
     from tdcore.flusher.index_summary import IndexSummary
+    from tdcore.flusher.system import SystemRecorder
     from tdcore.flusher.upload_journal import UploadJournal
 
 __all__ = ["Flusher"]
@@ -56,6 +58,7 @@ class Flusher:
         attempt: Number of the attempt.
         options: Sizes and times.
         journal: Journal of this worker and attempt, if the sink is remote.
+        system: Takes samples of the machine; None: no samples.
         run_id: Stored in every index file and in the end file, so that readers detect files of another run.
         clock: Monotonic seconds.
     """
@@ -69,6 +72,7 @@ class Flusher:
         attempt: int,
         options: FlusherOptions | None = None,
         journal: UploadJournal | None = None,
+        system: SystemRecorder | None = None,
         run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,6 +97,7 @@ class Flusher:
             run_id=run_id,
             clock=clock,
         )
+        self._system = system
         self._control = ControlRequests(sink, attempt, self._options, consumer)
         self._compactor: Compactor | None = None  # made on first use: it imports pyarrow
         self._merge_check_due = False  # a file was written since the last check for overdue merges
@@ -122,6 +127,7 @@ class Flusher:
             ending = self._trainer_has_ended(producer_dead, now)
             self._reporter.heartbeat(now, self._writer.pipeline.trouble)
             self._control.poll(now)  # also while the sink fails
+            self._sample_system(now)
             worked = self._work(now, ending)
             if self._ended:
                 return True
@@ -212,6 +218,8 @@ class Flusher:
 
         With a full disk the records are counted as dropped. Otherwise a later flusher may still write them.
         """
+        with contextlib.suppress(SinkError):
+            self._finish_system(self._clock())
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
         full = self._full_disk_patience() is not None
@@ -255,6 +263,7 @@ class Flusher:
         Raises SinkError until the end file is written.
         """
         if not self._end_written:
+            self._finish_system(now)
             self._put_end()
             self._end_written = True
         if self._writer.pipeline.kept_back:
@@ -271,6 +280,19 @@ class Flusher:
             self._reporter.report_error(f"the last merge was skipped: {error}")
         self._ended = True
         return True
+
+    def _sample_system(self, now: float) -> None:
+        try:
+            if self._system is not None:
+                self._system.poll(now)
+        except SinkError as error:
+            self._handle_sink_error(error, now)
+
+    def _finish_system(self, now: float) -> None:
+        """Write the last samples of the machine. Raises SinkError if the run was removed; call again then."""
+        if self._system is not None:
+            self._system.finish(now)
+            self._system = None
 
     def _wait_for_upload(self, now: float) -> bool:
         """Wait until the spool is uploaded, at most until the deadline. All objects are already durable."""

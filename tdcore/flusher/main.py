@@ -42,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     from tdcore.flusher.destination import open_destination
     from tdcore.flusher.loop import Flusher
     from tdcore.flusher.options import FlusherOptions
+    from tdcore.flusher.system import recorder_of
 
+    options = FlusherOptions.from_json(job["options"])
     trainer = TrainerLiveness(job["trainer_pid"], job["pidfd"])
     gc.freeze()
     with open_destination(job) as (sink, journal):
@@ -51,8 +53,9 @@ def main(arguments: Sequence[str]) -> int:
             sink,
             worker=job["worker"],
             attempt=job["attempt"],
-            options=FlusherOptions.from_json(job["options"]),
+            options=options,
             journal=journal,
+            system=recorder_of(job, sink, options, job["trainer_pid"]),
             run_id=job.get("run_id", ""),
         ).run(producer_dead=trainer.dead, wait=trainer.wait)
     return 0

@@ -32,14 +32,18 @@ _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _OURS = re.compile(
     rf"(?:index/{_WORKER}/(?P<index>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.parquet"
     rf"|data/{_WORKER}/(?P<data>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.safetensors"
+    rf"|system/{_WORKER}/{_WORKER}/(?P<system>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.parquet"
     rf"|end/{_WORKER}/(?P<end>[0-9]{{4}})\.json"
     rf"|control/(?:stop|capture)-(?P<control>[0-9]{{4}})(?:-[0-9]{{4}})?\.json"
     rf"|attempts/(?P<claim>[0-9]{{4,}})-{_WORKER}\.json"
     rf"|findings/{_WORKER}\.jsonl|collections/{_WORKER}\.json|collections\.json|run\.json)",
     re.ASCII,
 )
-_TEMPORARY = re.compile(r"(?:[a-z]+/(?:[^/]+/)?)?\.tmp-[0-9a-f]{16}-[^/]*")
-_FOLDERS = re.compile(rf"(?:index|data|end)(?:/{_WORKER})?|control|attempts|findings|collections", re.ASCII)
+_TEMPORARY = re.compile(r"(?:[a-z]+/(?:[^/]+/){0,2})?\.tmp-[0-9a-f]{16}-[^/]*")
+_FOLDERS = re.compile(
+    rf"(?:index|data|end)(?:/{_WORKER})?|system(?:/{_WORKER}){{0,2}}|control|attempts|findings|collections",
+    re.ASCII,
+)
 _CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json", re.ASCII)
 
 

@@ -139,7 +139,7 @@ class ThreadRunner:
         import pyarrow
 
         from tdcore import _core
-        from tdcore.flusher import compactor, flush_batch  # noqa: F401
+        from tdcore.flusher import compactor, flush_batch, system  # noqa: F401
 
         pyarrow.array(["the first use of pyarrow imports more modules"])
         try:
@@ -151,7 +151,9 @@ class ThreadRunner:
         """Run the flusher in this thread until the ring is closed and drained."""
         from tdcore.flusher import Flusher, FlusherOptions
         from tdcore.flusher.destination import open_destination
+        from tdcore.flusher.system import recorder_of
 
+        options = FlusherOptions.from_json(self._job["options"])
         assert self._consumer is not None, "call start() before wait()"
         try:
             with open_destination(self._job) as (sink, journal):
@@ -160,8 +162,9 @@ class ThreadRunner:
                     sink,
                     worker=self._job["worker"],
                     attempt=self._job["attempt"],
-                    options=FlusherOptions.from_json(self._job["options"]),
+                    options=options,
                     journal=journal,
+                    system=recorder_of(self._job, sink, options, os.getpid()),
                     run_id=self._job.get("run_id", ""),
                 ).run()
         except Exception as error:

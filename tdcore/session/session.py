@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdcore import _core
+from tdcore.config.settings import system_interval
 from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.session import bucket_helper
@@ -103,6 +104,11 @@ class Session:
             raise ConfigError(f"flusher must be 'process' or 'thread', got {flusher!r}")
         if close_timeout < timedelta():
             raise ConfigError(f"close_timeout must not be negative, got {close_timeout}")
+        options = (
+            flusher_options.as_json()
+            if flusher_options
+            else {"system_interval": system_interval().total_seconds()}
+        )
         self._here = flusher == "thread"  # whether this process itself may send requests to a bucket
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
@@ -135,7 +141,7 @@ class Session:
                     "spool": str(spool) if spool else None,
                 },
                 runner=ProcessRunner if flusher == "process" else ThreadRunner,
-                options=flusher_options,
+                options=options,
                 close_timeout=close_timeout,
             )
         except BaseException:
@@ -297,12 +303,12 @@ def _start_supervisor(
     job: Mapping[str, Any],
     *,
     runner: Callable[[_core.Ring, Mapping[str, Any]], Runner],
-    options: FlusherOptions | None,
+    options: Mapping[str, JSON],
     close_timeout: timedelta,
 ) -> Supervisor:
     supervisor = Supervisor(
         ring,
-        runner(ring, {**job, "options": options.as_json() if options else {}}),
+        runner(ring, {**job, "options": options}),
         name=job["worker"],
         close_timeout=close_timeout,
         record_failure=_failure_recorder(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
+from tdcore.trial.system import read_system
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -109,6 +110,29 @@ class TrialTables(TrialRun):
         """
         rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
         return self._reader.index.table(rows, columns)
+
+    def system(self, *, workers: str | Iterable[str] | None = None, attempt: int | None = None) -> pa.Table:
+        """Samples of the machine and of the trainer's processes, sorted by time.
+
+        Each worker has samples of its trainer's processes and its flusher. One worker per host also has those
+        of the machine and its GPUs; the columns are null in the rows of the others. docs/system.md describes
+        the columns.
+
+        Args:
+            workers: Only workers of these names.
+            attempt: Only this attempt. None: the attempt of create_trial(), or all attempts.
+
+        Raises:
+            InvalidAttempt: The run has no such attempt.
+            RunCorrupt: A file cannot be read.
+        """
+        self._reader.auto_refresh()
+        chosen = self._reader.attempt if attempt is None else attempt
+        if chosen is not None:
+            self._reader.check_attempt(chosen)
+        attempts = self._reader.progress.attempts if chosen is None else [chosen]
+        names = as_list(workers)
+        return read_system(self._reader.sink, attempts, None if names is None else list(names))
 
     def next_complete(self) -> pa.Table:
         """Statistics of the steps that became complete since the last call. Every row is returned once.

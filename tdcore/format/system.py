@@ -1,0 +1,110 @@
+"""System metrics on disk: names and columns of the files below system/.
+
+    system/<host>/<worker>/<attempt>-<first>-<last>.parquet
+
+Each flusher samples at a fixed interval and numbers its samples from 0; <first> and <last> are the numbers of
+the first and the last sample in the file. A file supersedes another one of its folder whose range is inside
+its own (format/layout.py: live_ranges). Pure functions, any thread. system_schema() imports pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tdcore.format.layout import FileRange, parse_index_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SYSTEM_PREFIX", "host_name", "parse_system_key", "system_key", "system_prefix", "system_schema"]
+
+SYSTEM_PREFIX = "system/"
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+
+
+def host_name(name: str) -> str:
+    """A host's name as the name of a folder: other characters are replaced by "-"."""
+    text = re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:128].lstrip("_.-")
+    return text or "host"
+
+
+def system_prefix(host: str, worker: str) -> str:
+    """Prefix of the files of a worker on a host."""
+    return f"{SYSTEM_PREFIX}{host}/{worker}/"
+
+
+def system_key(host: str, place: FileRange) -> str:
+    """Key of the file with the samples `place.first` to `place.last` of a worker's attempt."""
+    return f"{SYSTEM_PREFIX}{host}/{place.index_key.removeprefix('index/')}"
+
+
+def parse_system_key(key: str) -> tuple[str, FileRange] | None:
+    """Host and range of samples of a file; None for any other key."""
+    if not key.startswith(SYSTEM_PREFIX):
+        return None
+    host, _, rest = key[len(SYSTEM_PREFIX) :].partition("/")
+    place = parse_index_key(f"index/{rest}")
+    return None if place is None or _HOST_PATTERN.fullmatch(host) is None else (host, place)
+
+
+@cache
+def system_schema() -> pa.Schema:
+    """Columns of a file, in order. docs/format.md describes them."""
+    import pyarrow as pa
+
+    word = pa.dictionary(pa.int32(), pa.string())
+    share, amount = pa.float32(), pa.int64()
+    gpu = pa.struct(
+        [
+            ("index", pa.int32()),
+            ("uuid", pa.string()),
+            ("utilization_percent", share),
+            ("memory_total", amount),
+            ("memory_used", amount),
+            ("power_watts", share),
+            ("temperature_celsius", share),
+            ("sm_clock_mhz", pa.int32()),
+            ("memory_clock_mhz", pa.int32()),
+            ("throttle_reasons", amount),
+            ("pcie_sent_bytes", amount),
+            ("pcie_received_bytes", amount),
+            ("nvlink_sent_bytes", amount),
+            ("nvlink_received_bytes", amount),
+        ]
+    )
+    required = [
+        ("attempt", pa.int32()),
+        ("worker", word),
+        ("host", word),
+        ("sample", amount),
+        ("time_ns", amount),
+        ("lost", pa.int32()),
+    ]
+    optional = [
+        ("seconds", share),
+        ("trainer_processes", pa.int32()),
+        ("trainer_cpu_percent", share),
+        ("trainer_memory", amount),
+        ("flusher_cpu_percent", share),
+        ("flusher_memory", amount),
+        ("cpu_percent", share),
+        ("iowait_percent", share),
+        ("core_percent", pa.list_(share)),
+        ("core_iowait_percent", pa.list_(share)),
+        ("cpu_limit", share),
+        ("memory_total", amount),
+        ("memory_available", amount),
+        ("memory_limit", amount),
+        ("memory_limit_used", amount),
+        ("disk_read_bytes", amount),
+        ("disk_written_bytes", amount),
+        ("network_received_bytes", amount),
+        ("network_sent_bytes", amount),
+        ("gpus", pa.list_(gpu)),
+    ]
+    return pa.schema(
+        [pa.field(name, kind, nullable=False) for name, kind in required]
+        + [pa.field(name, kind) for name, kind in optional]
+    )
