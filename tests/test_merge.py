@@ -250,7 +250,7 @@ def test_an_index_file_with_other_columns_is_refused() -> None:
     stream = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": [1]}), stream)
     sink.objects[ledger.entries[1].range.index_key] = stream.getvalue().to_pybytes()
-    with pytest.raises(ValueError, match="other columns"):
+    with pytest.raises(ValueError, match="different columns"):
         merge_files(sink, ledger.entries, FlusherOptions())
 
 

@@ -29,7 +29,7 @@ class Hook(inert.Hook):
     def register_model(self, model: Any) -> None:
         """Do nothing: the model is not changed."""
 
-    def capture_step(
+    def capture_step(  # type: ignore[override]  # the arguments of the hook for TensorFlow
         self, function: Callable[..., Any] | None = None, *, mode: Any = None, **options: Any
     ) -> Callable[..., Any]:
         """Compile the function with tf.function, as the hook does."""

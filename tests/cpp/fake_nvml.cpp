@@ -1,5 +1,5 @@
-// fake_nvml.cpp: stands in for the library of the NVIDIA driver that reports on GPUs (NVML), with two made-up
-// GPUs.
+// fake_nvml.cpp: replaces the library of the NVIDIA driver that reports on GPUs (NVML), and has two made-up
+// GPUs. GPUs.
 //
 // GPU 0 supports all that tdcore reads; GPU 1 supports utilisation and memory only. The counters of traffic
 // grow by 1,000 with each reading. Signatures are those of nvml.h; tests/flusher/test_system_gpus.py loads

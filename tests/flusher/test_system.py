@@ -247,7 +247,7 @@ def test_samples_of_a_failing_sink_are_written_when_it_works_again(failing: list
 
     def fault(operation: str, key: str) -> None:
         if fails:
-            raise SinkError("made up", kind="io")
+            raise SinkError("made up", kind="transient")
 
     sink.fault = fault
     writer = recorder(sink)
@@ -266,7 +266,7 @@ def test_samples_that_no_memory_is_left_for_are_counted(
     sink = MemorySink()
 
     def fault(operation: str, key: str) -> None:
-        raise SinkError("made up", kind="io")
+        raise SinkError("made up", kind="transient")
 
     sink.fault = fault
     writer = make(sink)
@@ -347,7 +347,7 @@ def test_files_that_are_merged_while_they_are_read_are_read_again(
     writer = make(sink)
     for now in range(10):
         writer.poll(now)
-    merged = []
+    merged: list[str] = []
 
     def fault(operation: str, key: str) -> None:
         if operation == "get" and not merged:
