@@ -67,7 +67,7 @@ def test_a_pattern_with_look_around_goes_by_the_names_that_the_run_lists_and_say
 def test_a_rule_of_the_run_with_look_around_is_an_error_of_that_rule_only(tmp_path: Path) -> None:
     root = write_run(tmp_path, "x", rules=["all_zero:tensor_regex=(?!a)f", "all_zero:tensor_regex=."])
     first, second = run_rules(root).verdicts
-    assert "comes from the run, and is not searched with" in first.reason
+    assert "comes from the run, and is not used" in first.reason
     assert second.finding_count == 2
 
 

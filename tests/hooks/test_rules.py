@@ -192,7 +192,7 @@ class Weights:
     [
         ("vanishing_gradent", "did you mean VanishingGradient"),
         ([int], "int is not a rule"),
-        ([3], "a rule is an instance, a class or a text such as its name, got 3"),
+        ([3], "a rule must be an instance, a class or text such as the rule's name, got 3"),
     ],
 )
 def test_what_is_no_rule_is_refused_before_anything_is_written(tmp_path: Path, rules: Any, says: str) -> None:
