@@ -129,7 +129,7 @@ void life() {
     REQUIRE(refusal(ring.fd()).find("another build") != std::string::npos);
     --control.layout;
     control.data_bytes *= 2;
-    REQUIRE(refusal(ring.fd()).find("do not lie") != std::string::npos);
+    REQUIRE(refusal(ring.fd()).find("do not match") != std::string::npos);
     control.data_bytes /= 2;
     REQUIRE(refusal(ring.fd()).empty());
   });
