@@ -58,6 +58,44 @@ _KERAS = (
     "steps that save nothing",
     "rules on real models",
 )
+_JAX = (
+    "train steps",
+    "steps that are not compiled",
+    "weights",
+    "gradients",
+    "outputs of linen modules",
+    "outputs of nnx modules",
+    "layers in a scan",
+    "losses",
+    "optimizer state and hyper-parameters",
+    "values that a step saves",
+    "shards of several devices",
+    "donated arguments",
+    "generated networks",
+    "stop request",
+    "errors in the hook",
+    "steps that save nothing",
+    "rules on real models",
+)
+_TENSORFLOW = (
+    "loops and captured functions",
+    "accumulation, several and persistent tapes",
+    "wrapped optimizers",
+    "random numbers and other effects",
+    "weights",
+    "gradients",
+    "outputs of layers",
+    "losses and metrics",
+    "optimizer state and hyper-parameters",
+    "values that a script saves",
+    "loss scale",
+    "replicas",
+    "generated networks",
+    "stop request",
+    "errors in the hook",
+    "steps that save nothing",
+    "rules on real models",
+)
 _MXNET = (
     "loops of autograd.record()",
     "validation within a step",
@@ -83,6 +121,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "Keras on TensorFlow": _KERAS,
     "Keras on JAX": _KERAS,
     "Keras on torch": _KERAS,
+    "TensorFlow": _TENSORFLOW,
+    "JAX": _JAX,
     "MXNet": _MXNET,
 }
 GROUPS = {framework: tuple(f"{framework}: {row}" for row in rows) for framework, rows in _ROWS.items()}

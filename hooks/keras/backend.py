@@ -38,6 +38,15 @@ class Backend(TraceOperations, Protocol):
     apply: str
     stateful: bool
 
+    def unchanged(self, model: Any, function: object) -> AbstractContextManager[Any]:
+        """A context in which a capturing function runs. Its changes are taken back if that is possible."""
+
+    def took_back(self) -> bool:
+        """Whether the changes of the last capturing function were taken back.
+
+        Then the model's own function has to run, and computes the next state.
+        """
+
     def creating_at_once(self) -> AbstractContextManager[Any]:
         """A context in which variables that a traced step creates have their values at once.
 
@@ -63,16 +72,13 @@ class Backend(TraceOperations, Protocol):
         """Functions of the model's distribution strategy that are replaced while a saved step runs."""
 
     def next_batch(self, model: Any, iterator: Any) -> Any:
-        """The next batch of Keras's iterator, for call(). Raises the error by which Keras detects the end.
-
-        If a step that fails while it is traced takes no batch from the iterator, this is the iterator.
-        """
+        """The next batch of Keras's iterator, for call(). Raises the error by which Keras detects the end."""
 
     def is_end(self, error: BaseException) -> bool:
         """Whether an error means that there is no further batch."""
 
     def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
-        """Call a step function of Keras with one batch."""
+        """Call a step function of Keras with one batch, which may be used again."""
 
     def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """The state of a step for the capturing function: a copy, if the model's own function runs too."""

@@ -227,8 +227,8 @@ class StepDriver(BaseHook):
     ) -> tuple[Any, Mapping[str, Any] | None]:
         """Run one batch with a capturing function, or with the model's own if that is not possible.
 
-        A step of JAX is pure: there the capturing function runs on a copy of the state, and the model's own
-        function computes the next state, whose bits do not depend on the capture.
+        A compiled function with more outputs may round in another way. So in compiled steps the capturing
+        function changes nothing, and the model's own function computes the next state.
 
         Returns the result for Keras and the taps; None if nothing was tapped.
         """
@@ -243,7 +243,7 @@ class StepDriver(BaseHook):
             taps, result = self._backend.result(returned)
             if taps is None:
                 self._no_capture(entry, mode, f"make_{mode}_function() does not call {mode}_step()")
-            if self._backend.stateful:
+            if not self._backend.took_back():
                 return result, taps
         except UncapturableStepError as error:
             why = str(error)

@@ -47,6 +47,14 @@ class JaxBackend:
         """Keras builds a model before its first step."""
         return False
 
+    def unchanged(self, model: Any, function: object) -> AbstractContextManager[Any]:
+        """The capturing function runs on a copy of the state."""
+        return nullcontext()
+
+    def took_back(self) -> bool:
+        """A step of JAX is pure."""
+        return True
+
     def creating_at_once(self) -> AbstractContextManager[Any]:
         """Models are built before their first step."""
         return nullcontext()

@@ -84,7 +84,8 @@ class CapturingFunctions:
                     known = self._made[key] = own, self._make(model, mode)
                     self._forget_old(mode)
                 self.has_worked = known[1] in self._ran
-                returned = self._backend.call(known[1], state, batch, mode)
+                with self._backend.unchanged(model, known[1]):
+                    returned = self._backend.call(known[1], state, batch, mode)
                 self._ran.add(known[1])
                 return returned
         finally:

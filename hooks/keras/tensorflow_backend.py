@@ -5,10 +5,12 @@ Threads: the training thread; a strategy's replicas trace in threads of their ow
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
 from tdcore.hooks.interception import Patch
@@ -21,6 +23,7 @@ from tdcore.hooks.tensorflow.operations import (
     to_array,
     tuples_of_replicas,
 )
+from tdcore.hooks.tensorflow.repetition import VariableSnapshot, side_effects
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -36,6 +39,32 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
 
     name = "tensorflow"
 
+    def __init__(self) -> None:
+        self._handles: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._running: tuple[Any, VariableSnapshot] | None = None  # a capturing function that runs
+        self._took_back = False
+
+    @contextmanager
+    def unchanged(self, model: Any, function: Any) -> Iterator[None]:
+        """Read the variables before the function runs. If it is traced first, check_step() reads them."""
+        self._took_back = False
+        if not _can_run_twice(model):
+            yield
+            return
+        snapshot = VariableSnapshot()
+        snapshot.add(self._handles.get(function, ()))
+        self._running = function, snapshot
+        try:
+            yield
+        finally:
+            self._running = None
+            self._took_back = function in self._handles
+            snapshot.restore()
+
+    def took_back(self) -> bool:
+        """Whether the last capturing function was a graph of a single replica."""
+        return self._took_back
+
     def creating_at_once(self) -> AbstractContextManager[Any]:
         """tf.function initializes variables only after a trace without an error."""
         if self.trace() is None or tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -48,7 +77,7 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
 
     def check_step(self) -> None:
         """Each compiled function has random numbers of its own for the operations of tf.random."""
-        graph = self.trace()
+        graph: Any = self.trace()
         if graph is None:
             return
         found = random_operations(graph)
@@ -58,6 +87,16 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
                 "tf.random, whose state belongs to one compiled function; keras.random and random generators "
                 "can be captured"
             )
+        if self._running is None:
+            return
+        effects = side_effects(graph)
+        if effects:
+            raise UncapturableStepError(
+                f"the step contains {', '.join(effects)}, so it cannot run a second time for the capture"
+            )
+        function, snapshot = self._running
+        self._handles.setdefault(function, []).extend(graph.external_captures)  # of all its traces
+        snapshot.add(graph.external_captures)
 
     def reader(self, model: Any, mode: str, state: tuple[Any, ...]) -> tuple[Read, Mapping[int, Any]]:
         """Variables hold their values. TensorFlow copies a value that was read when its variable changes."""
@@ -79,9 +118,11 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
             yield strategy, "run", lambda run: _with_replicas_apart(strategy, run)
 
     def next_batch(self, model: Any, iterator: Any) -> Any:
-        """A graph takes its batch itself; otherwise the next element of a data set or a generator."""
+        """The next element. A graph takes its batch from an iterator: with several replicas, from Keras's."""
         in_graph = isinstance(iterator, _ITERATORS) and not model.run_eagerly
-        return iterator if in_graph and model.steps_per_execution == 1 else next(iterator)
+        if not in_graph or model.steps_per_execution > 1:
+            return next(iterator)
+        return _OneBatch(next(iterator), iterator.element_spec) if _can_run_twice(model) else iterator
 
     def is_end(self, error: BaseException) -> bool:
         """Iterators of Python and of TensorFlow have different errors."""
@@ -89,13 +130,14 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
 
     def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
         """Keras's step functions take an iterator, or for predictions a list of batches."""
+        if isinstance(batch, _OneBatch):
+            return function(batch.iterator())
         return function(batch if isinstance(batch, _ITERATORS) else [batch])
 
     def is_of_step(self, error: Exception) -> bool:
         """Whether an operation failed."""
-        return isinstance(error, tf.errors.OpError) and not isinstance(
-            error, tf.errors.ResourceExhaustedError
-        )
+        failed = isinstance(error, tf.errors.OpError) and not self._took_back
+        return failed and not isinstance(error, tf.errors.ResourceExhaustedError)
 
     def merged(self, name: str, values: Sequence[Any]) -> list[tuple[str, Any]]:
         """See operations.merged()."""
@@ -104,6 +146,48 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
     def to_array(self, value: Any) -> Any:
         """See operations.to_array()."""
         return to_array(value)
+
+
+def _can_run_twice(model: Any) -> bool:
+    """Whether a step is one function of Keras, with a batch that can be used twice."""
+    makers = [f"make_{mode}_function" for mode in ("train", "test", "predict")]
+    return (
+        not model.run_eagerly
+        and model.distribute_strategy.num_replicas_in_sync == 1
+        and all(getattr(type(model), name) is getattr(keras.Model, name) for name in makers)
+    )
+
+
+class _OneBatch:
+    """A batch for functions that take an iterator. spec: of the elements of Keras's iterator.
+
+    With another spec, for instance with the size of this batch, tf.function would trace the function again.
+    """
+
+    def __init__(self, data: Any, spec: Any) -> None:
+        self._data = data
+        self._spec = spec
+
+    def iterator(self) -> Any:
+        """An iterator with this batch alone."""
+        return iter(_WithSpec(tf.data.Dataset.from_tensors(self._data), self._spec))
+
+
+class _WithSpec(tf.data.Dataset):  # type: ignore[misc]  # a class without types
+    """A data set with a more general spec."""
+
+    def __init__(self, dataset: Any, spec: Any) -> None:
+        self._dataset = dataset
+        self._spec = spec
+        super().__init__(dataset._variant_tensor)
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of the elements."""
+        return self._spec
+
+    def _inputs(self) -> list[Any]:
+        return [self._dataset]
 
 
 def _create_at_once(next_creator: Callable[..., Any], **settings: Any) -> Any:

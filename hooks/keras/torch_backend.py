@@ -34,6 +34,14 @@ class TorchBackend(StatefulBackend):
         """Shapes are computed with tensors of the device "meta", which is_tensor() leaves out."""
         return False
 
+    def unchanged(self, model: Any, function: object) -> AbstractContextManager[Any]:
+        """The changes remain."""
+        return nullcontext()
+
+    def took_back(self) -> bool:
+        """The capturing function runs the operations of the model's own one, in the same order."""
+        return False
+
     def creating_at_once(self) -> AbstractContextManager[Any]:
         """Variables have their values at once."""
         return nullcontext()

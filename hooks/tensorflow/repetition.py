@@ -5,7 +5,7 @@ Threads: the training thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -15,7 +15,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tdcore.hooks.tensorflow.operations import random_operations
 
-__all__ = ["unchanged_variables", "why_unrepeatable"]
+__all__ = ["VariableSnapshot", "side_effects", "unchanged_variables", "why_unrepeatable"]
 
 # Operations on variables, of control flow and of replicas. Random generators are variables.
 _REPEATABLE = (
@@ -49,17 +49,22 @@ def why_unrepeatable(graph: Any) -> str:
             f"it draws random numbers with {', '.join(found)}, whose state belongs to one compiled function; "
             "tf.random.Generator, tf.random.stateless_normal and keras.random can be captured"
         )
-    definition = graph.as_graph_def()
-    nodes = chain(definition.node, *(each.node_def for each in definition.library.function))
-    inner = {each.signature.name for each in definition.library.function}
-    kinds = {node.op for node in nodes} - inner
-    effects = sorted(kind for kind in kinds if not kind.startswith(_REPEATABLE) and _has_state(kind))
+    effects = side_effects(graph)
     if effects:
         return (
             f"it contains {', '.join(effects)}, so it cannot run a second time for the capture; move this "
             "out of the function, for instance pass batches in the place of an iterator"
         )
     return ""
+
+
+def side_effects(graph: Any) -> list[str]:
+    """Names of the operations in a graph that have other effects than changes of variables."""
+    definition = graph.as_graph_def()
+    nodes = chain(definition.node, *(each.node_def for each in definition.library.function))
+    inner = {each.signature.name for each in definition.library.function}
+    kinds = {node.op for node in nodes} - inner
+    return sorted(kind for kind in kinds if not kind.startswith(_REPEATABLE) and _has_state(kind))
 
 
 def _has_state(kind: str) -> bool:
@@ -70,14 +75,34 @@ def _has_state(kind: str) -> bool:
 @contextmanager
 def unchanged_variables(concrete: Any) -> Iterator[None]:
     """Take back what a function changes in its variables within the block."""
-    handles = [each for each in concrete.captured_inputs if each.dtype == tf.resource]
-    before = [(handle, _value(handle)) for handle in handles]
+    snapshot = VariableSnapshot()
+    snapshot.add(concrete.captured_inputs)
     try:
         yield
     finally:
-        for handle, value in before:
-            if value is not None:
-                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        snapshot.restore()
+
+
+class VariableSnapshot:
+    """Values of variables before a function runs."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Any, Any]] = {}  # id() of the handle -> handle, value
+
+    def add(self, tensors: Iterable[Any]) -> None:
+        """Read the variables whose handles are among the tensors, also while a function is traced."""
+        with tf.init_scope():
+            for handle in tensors:
+                if handle.dtype != tf.resource or id(handle) in self._before:
+                    continue
+                value = _value(handle)
+                if value is not None:
+                    self._before[id(handle)] = handle, value
+
+    def restore(self) -> None:
+        """Set the variables to their values."""
+        for handle, value in self._before.values():
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _value(handle: Any) -> Any:

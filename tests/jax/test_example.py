@@ -14,6 +14,7 @@ pytest.importorskip("jax", reason="stage keras of .ci/run has JAX")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.shows("JAX: rules on real models", "values right")
 def test_the_example_finds_the_values_that_grow_without_end_in_the_faulty_network_only(
     tmp_path: Path,
 ) -> None:

@@ -42,6 +42,7 @@ def replaced_functions() -> list[Any]:
     ]
 
 
+@pytest.mark.shows("JAX: train steps", "nothing left behind")
 @pytest.mark.parametrize("name", ["nnx_compiled", "plain_not_compiled"])
 def test_nothing_remains_between_steps_and_after_close(name: str, make_hook: MakeHook) -> None:
     before = replaced_functions()
@@ -52,6 +53,7 @@ def test_nothing_remains_between_steps_and_after_close(name: str, make_hook: Mak
     assert replaced_functions() == before
 
 
+@pytest.mark.shows("JAX: train steps", "nothing left behind")
 def test_the_cache_of_a_compiled_step_contains_nothing_of_the_hook(make_hook: MakeHook) -> None:
     inner = jax.jit(lambda weights, x: jnp.tanh(x @ weights["first"]["w"]))
 
@@ -67,6 +69,7 @@ def test_the_cache_of_a_compiled_step_contains_nothing_of_the_hook(make_hook: Ma
     assert "tdcore" not in str(jax.make_jaxpr(inner)(plain_weights(), x))
 
 
+@pytest.mark.shows("JAX: errors in the hook", "same training")
 @pytest.mark.parametrize("name", ["plain", "nnx_not_compiled"])
 @pytest.mark.parametrize("part", ["arguments", "make", "tap", "record"])
 def test_an_error_in_the_hook_does_not_reach_the_training(
@@ -108,6 +111,7 @@ def test_an_error_of_the_training_reaches_the_script(compiled: Any, make_hook: M
     assert not hook._faults
 
 
+@pytest.mark.shows("JAX: steps that save nothing", "cost")
 def test_an_unsaved_step_calls_the_function_of_the_script_and_little_else(make_hook: MakeHook) -> None:
     hook = make_hook(save_config=td.SaveConfig(save_interval=1000))
     step = jax.jit(plain_step)
@@ -132,6 +136,7 @@ def test_an_unsaved_step_calls_the_function_of_the_script_and_little_else(make_h
     assert counts["captured"] - counts["plain"] <= 10
 
 
+@pytest.mark.shows("JAX: steps that save nothing", "cost")
 def test_a_new_shape_is_traced_again_and_unsaved_steps_are_not(make_hook: MakeHook) -> None:
     traces = []
 
@@ -147,6 +152,7 @@ def test_a_new_shape_is_traced_again_and_unsaved_steps_are_not(make_hook: MakeHo
     assert traces == [(2, 5), (2, 5), (3, 5), (3, 5)]
 
 
+@pytest.mark.shows("JAX: train steps", "same training")
 def test_debug_callbacks_of_a_step_run_once_and_other_effects_are_not_repeated(make_hook: MakeHook) -> None:
     printed, written = [], []
 
@@ -185,6 +191,7 @@ def test_values_in_loops_and_conditions_are_noted(make_hook: MakeHook) -> None:
     assert not hook._faults
 
 
+@pytest.mark.shows("JAX: steps that are not compiled", "same training")
 def test_a_step_that_is_not_compiled_keeps_its_own_objects(make_hook: MakeHook) -> None:
     class Remembers(nnx.Module):  # type: ignore[misc]  # flax may not be installed
         def __call__(self, x: Any, seen: list[Any]) -> Any:
@@ -213,6 +220,7 @@ def test_attributes_of_a_compiled_step_are_those_of_the_captured_one(make_hook: 
     assert "dot" in captured.lower(plain_weights(), batch_of(0)).as_text()
 
 
+@pytest.mark.shows("JAX: stop request", "values right")
 def test_a_stop_request_raises_before_the_next_step(make_hook: MakeHook) -> None:
     hook = make_hook()
     captured = hook.capture_step(jax.jit(plain_step))
@@ -250,6 +258,7 @@ def test_a_hook_without_a_step_notes_what_is_missing(make_hook: MakeHook) -> Non
     assert "gradients: no step was seen; call the function that capture_step() returns" in note
 
 
+@pytest.mark.shows("JAX: donated arguments", "values right")
 def test_parameters_are_those_before_the_step_with_donation(make_hook: MakeHook) -> None:
     hook = make_hook()
     step = hook.capture_step(jax.jit(plain_step, donate_argnums=0))

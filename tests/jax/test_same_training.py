@@ -26,11 +26,13 @@ def compare(name: str, make_hook: MakeHook, intervals: tuple[int, ...]) -> None:
         assert td.create_trial(hook.out_dir).tensor_names()
 
 
+@pytest.mark.shows("JAX: train steps", "same training")
 @pytest.mark.parametrize("name", ["linen_sgd", "nnx_compiled", "plain_optax", "shard_map_of_two"])
 def test_a_training_has_the_same_bits_at_every_interval(name: str, make_hook: MakeHook) -> None:
     compare(name, make_hook, (1, 3, 10))
 
 
+@pytest.mark.shows("JAX: train steps", "same training")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kind_of_program_has_the_same_bits(name: str, make_hook: MakeHook) -> None:
     compare(name, make_hook, (3,))

@@ -62,6 +62,9 @@ def reference_of_plain(weights: Any, batch: Any) -> tuple[float, dict[str, Any],
     return float(loss), gradients, hidden
 
 
+@pytest.mark.shows("JAX: weights", "values right")
+@pytest.mark.shows("JAX: gradients", "values right")
+@pytest.mark.shows("JAX: losses", "values right")
 @pytest.mark.parametrize("compiled", [jax.jit, lambda step: step], ids=["compiled", "not_compiled"])
 def test_a_plain_step_records_its_weights_loss_and_gradients(compiled: Any, make_hook: MakeHook) -> None:
     hook = make_hook()
@@ -83,6 +86,7 @@ def test_a_plain_step_records_its_weights_loss_and_gradients(compiled: Any, make
             np.testing.assert_array_equal(run.tensor(f"weights/{name}").value(number), before[outer][inner])
 
 
+@pytest.mark.shows("JAX: outputs of linen modules", "values right")
 def test_layers_of_linen_have_the_values_of_capture_intermediates(make_hook: MakeHook) -> None:
     hook = make_hook()
     state, batch, key = linen_state(optax.sgd(0.1)), batch_of(0), jax.random.key(0)
@@ -103,6 +107,7 @@ def test_layers_of_linen_have_the_values_of_capture_intermediates(make_hook: Mak
     np.testing.assert_array_equal(run.tensor("Network_input_0").value(0), batch["x"])
 
 
+@pytest.mark.shows("JAX: gradients", "values right")
 def test_gradients_are_those_that_the_optimizer_receives_before_it_clips_them(make_hook: MakeHook) -> None:
     hook = make_hook(include_collections=["gradients", "weight_updates"], save_all=False)
     transformation = optax.chain(optax.clip(0.01), optax.sgd(0.5))
@@ -125,6 +130,7 @@ def test_gradients_are_those_that_the_optimizer_receives_before_it_clips_them(ma
         np.testing.assert_allclose(change, -0.5 * np.clip(gradient, -0.01, 0.01), **CLOSE)
 
 
+@pytest.mark.shows("JAX: optimizer state and hyper-parameters", "values right")
 def test_the_state_of_the_optimizer_has_the_names_of_its_parameters(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained("linen_adam_with_clipping", hook)
@@ -136,6 +142,7 @@ def test_the_state_of_the_optimizer_has_the_names_of_its_parameters(make_hook: M
     assert int(run.tensor("optimizer/1/0/count").value(3)) == 3
 
 
+@pytest.mark.shows("JAX: optimizer state and hyper-parameters", "values right")
 def test_an_injected_learning_rate_is_a_hyperparameter(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained("linen_injected_rate", hook)
@@ -145,6 +152,7 @@ def test_an_injected_learning_rate_is_a_hyperparameter(make_hook: MakeHook) -> N
     assert rates == pytest.approx([0.1, 0.05, 0.025])
 
 
+@pytest.mark.shows("JAX: layers in a scan", "values right")
 def test_layers_in_a_scan_have_an_axis_of_layers_or_a_name_each(make_hook: MakeHook) -> None:
     whole, each = make_hook("whole"), make_hook("each", per_layer=True)
     for hook in (whole, each):
@@ -181,6 +189,7 @@ def test_a_layer_that_is_called_twice_has_two_calls(make_hook: MakeHook) -> None
     np.testing.assert_allclose(output.value(0, call=1), first @ kernel + bias, **CLOSE)
 
 
+@pytest.mark.shows("JAX: outputs of nnx modules", "values right")
 def test_nnx_modules_are_named_by_their_paths(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained("nnx_compiled", hook)
@@ -195,6 +204,7 @@ def test_nnx_modules_are_named_by_their_paths(make_hook: MakeHook) -> None:
     }
 
 
+@pytest.mark.shows("JAX: train steps", "values right")
 def test_steps_of_several_functions_have_their_modes(make_hook: MakeHook) -> None:
     hook = make_hook()
     trained("linen_evaluation", hook)
@@ -205,6 +215,7 @@ def test_steps_of_several_functions_have_their_modes(make_hook: MakeHook) -> Non
     assert run.tensor("scores_output_0").value(3, mode=ModeKeys.EVAL).shape == (BATCH, 3)
 
 
+@pytest.mark.shows("JAX: losses", "values right")
 def test_the_user_names_the_loss(make_hook: MakeHook) -> None:
     hook = make_hook()
 
@@ -219,6 +230,7 @@ def test_the_user_names_the_loss(make_hook: MakeHook) -> None:
     assert td.create_trial(hook.out_dir).tensor("loss").value(0) == expected
 
 
+@pytest.mark.shows("JAX: values that a step saves", "values right")
 def test_values_that_a_step_saves_itself_are_recorded(make_hook: MakeHook) -> None:
     hook = make_hook()
 
@@ -255,6 +267,7 @@ def test_numbers_of_the_next_state_are_no_metrics(make_hook: MakeHook) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.shows("JAX: losses", "values right")
 def test_a_loss_that_the_optimizer_computes_itself_is_not_one_of_the_step(make_hook: MakeHook) -> None:
     hook = make_hook()
 
@@ -282,6 +295,7 @@ def test_a_loss_that_the_optimizer_computes_itself_is_not_one_of_the_step(make_h
 # Several devices --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.shows("JAX: shards of several devices", "values right")
 @pytest.mark.parametrize(("name", "count"), [("pmap_of_two", 2), ("shard_map_of_four_checked", 4)])
 def test_outputs_of_devices_are_the_batch_with_the_place_of_each_part(
     name: str, count: int, make_hook: MakeHook
@@ -299,6 +313,7 @@ def test_outputs_of_devices_are_the_batch_with_the_place_of_each_part(
     assert gradient.shape == (5, 8)  # the mean is equal on all devices
 
 
+@pytest.mark.shows("JAX: shards of several devices", "values right")
 def test_a_sharded_parameter_is_recorded_whole_and_per_shard_where_requested(make_hook: MakeHook) -> None:
     hook = make_hook(per_shard=True)
     trained("sharded_arrays", hook)
@@ -314,6 +329,7 @@ def test_a_sharded_parameter_is_recorded_whole_and_per_shard_where_requested(mak
     assert "params/layers_0/bias/shard_0" not in run.tensor_names()  # replicated
 
 
+@pytest.mark.shows("JAX: losses", "values right")
 def test_a_loss_that_differs_between_devices_is_recorded_per_device(make_hook: MakeHook) -> None:
     hook = make_hook()
     mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
@@ -351,6 +367,7 @@ class Generated(nn.Module):  # type: ignore[misc]
         return nn.Dense(3, name="scores")(x)
 
 
+@pytest.mark.shows("JAX: generated networks", "values right")
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     layers=st.lists(

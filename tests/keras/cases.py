@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from keras import layers
 
-__all__ = ["BACKEND", "CASES", "Outcome", "built", "data_of", "shows", "train"]
+__all__ = ["BACKEND", "CASES", "Outcome", "OwnStep", "built", "data_of", "shows", "train"]
 
 BACKEND = keras.backend.backend()
 FRAMEWORK = {"tensorflow": "Keras on TensorFlow", "jax": "Keras on JAX", "torch": "Keras on torch"}[BACKEND]
@@ -140,10 +140,14 @@ def noisy() -> Any:
 
 
 class OwnStep(keras.Model):  # type: ignore[misc]  # keras may not be installed
-    """A model with a train_step of its own, which does not call compute_loss."""
+    """A model with a train_step of its own, which does not call compute_loss.
 
-    def __init__(self) -> None:
+    factor: a constant by which the step multiplies the gradients on TensorFlow.
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
         super().__init__()
+        self.factor = factor
         self.inner = functional()
         self.criterion = keras.losses.SparseCategoricalCrossentropy()
 
@@ -173,7 +177,7 @@ class OwnStep(keras.Model):  # type: ignore[misc]  # keras may not be installed
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.criterion(y, self(x, training=True))
-        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients = [self.factor * each for each in tape.gradient(loss, self.trainable_variables)]
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"loss": loss}
 

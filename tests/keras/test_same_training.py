@@ -9,8 +9,10 @@ import pytest
 
 pytest.importorskip("keras", reason="stage keras of .ci/run has Keras")
 
+import keras
+
 import tdcore as td
-from tests.keras.cases import BACKEND, CASES, built, data_of, shows, train
+from tests.keras.cases import BACKEND, CASES, OwnStep, built, data_of, shows, train
 
 # PyTorch takes two minutes to compile a step, which test_life.py shows to be left alone.
 _NOT_HERE = {"tf.random", *(["steps_per_execution", "with XLA"] if BACKEND == "torch" else [])}
@@ -56,3 +58,22 @@ def test_a_step_with_random_numbers_of_one_function_is_recorded_as_far_as_possib
     assert {"dense/kernel", "loss", "accuracy", "optimizer/group_0/lr"} <= set(names)
     assert not [name for name in names if name.startswith("gradient/")]
     assert any("RandomStandardNormal" in each for each in hook._notes["not_captured"])
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow simplifies its graphs")
+def test_gradients_that_a_step_multiplies_by_a_constant_keep_their_bits(
+    make_hook: Callable[..., Any],
+) -> None:
+    # A second output between two multiplications makes TensorFlow compute them one by one.
+    def trained(*callbacks: Any) -> Any:
+        keras.utils.set_random_seed(3)
+        model = OwnStep(factor=0.1)
+        model.compile(keras.optimizers.SGD(0.3), "sparse_categorical_crossentropy", jit_compile=False)
+        return train(model, *callbacks, epochs=20, whole=False)
+
+    plain = trained()
+    hook = make_hook(save_config=td.SaveConfig(save_interval=3))
+    assert trained(hook) == plain
+    assert not hook._faults
+    names = td.create_trial(hook.out_dir).tensor_names(regex="^gradient/")
+    assert names

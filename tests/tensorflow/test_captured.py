@@ -32,6 +32,7 @@ def noted(hook: Any) -> str:
     return " ".join(hook._notes.get("not_captured", ()))
 
 
+@pytest.mark.shows("TensorFlow: weights", "values right")
 def test_variables_that_the_first_call_creates_are_recorded_in_it(make_hook: MakeHook) -> None:
     def train(hook: Any) -> list[float]:
         tf.random.set_seed(4)
@@ -54,6 +55,7 @@ def test_variables_that_the_first_call_creates_are_recorded_in_it(make_hook: Mak
     assert run.tensor("made").steps() == run.tensor("gradient/made").steps() == [0, 1, 2, 3]
 
 
+@pytest.mark.shows("TensorFlow: loops and captured functions", "same training")
 def test_a_new_shape_is_traced_as_without_the_hook(make_hook: MakeHook) -> None:
     weight = tf.Variable([1.0])
 
@@ -72,6 +74,7 @@ def test_a_new_shape_is_traced_as_without_the_hook(make_hook: MakeHook) -> None:
     assert traces(None) == traces(make_hook()) == traces(never) == 3
 
 
+@pytest.mark.shows("TensorFlow: loops and captured functions", "values right")
 def test_input_signatures_autograph_and_keyword_arguments_work(make_hook: MakeHook) -> None:
     weight, hook = tf.Variable([1.0, 1.0], name="w"), make_hook()
 
@@ -92,6 +95,7 @@ def test_input_signatures_autograph_and_keyword_arguments_work(make_hook: MakeHo
     np.testing.assert_array_equal(run.tensor("gradient/w").value(1), [1.0, 1.0])
 
 
+@pytest.mark.shows("TensorFlow: outputs of layers", "values right")
 def test_tensors_of_an_inner_function_are_outputs_of_the_step(make_hook: MakeHook) -> None:
     weight, hook = tf.Variable([1.0, 2.0], name="w"), make_hook()
 
@@ -148,6 +152,7 @@ def test_tensors_in_a_loop_are_noted(make_hook: MakeHook) -> None:
     assert run_of(hook).tensor("w").steps() == [0]
 
 
+@pytest.mark.shows("TensorFlow: random numbers and other effects", "same training")
 @pytest.mark.parametrize("interval", [1, 2])
 def test_a_step_with_random_numbers_of_one_function_is_recorded_as_far_as_possible(
     interval: int, make_hook: MakeHook
@@ -173,6 +178,7 @@ def test_a_step_with_random_numbers_of_one_function_is_recorded_as_far_as_possib
     assert "gradient/w" not in run.tensor_names()
 
 
+@pytest.mark.shows("TensorFlow: random numbers and other effects", "values right")
 def test_random_generators_are_captured(make_hook: MakeHook) -> None:
     def train(hook: Any) -> list[float]:
         generator, weight = tf.random.Generator.from_seed(3), tf.Variable([1.0, 1.0], name="w")
@@ -191,6 +197,7 @@ def test_random_generators_are_captured(make_hook: MakeHook) -> None:
     assert run_of(hook).tensor("gradient/w").steps() == [0, 2, 4]
 
 
+@pytest.mark.shows("TensorFlow: loops and captured functions", "values right")
 def test_methods_of_several_objects_are_captured_steps(make_hook: MakeHook) -> None:
     hook = make_hook()
 
@@ -214,6 +221,7 @@ def test_methods_of_several_objects_are_captured_steps(make_hook: MakeHook) -> N
     assert run.tensor("gradient/two").steps() == [1]
 
 
+@pytest.mark.shows("TensorFlow: losses and metrics", "values right")
 def test_an_evaluation_has_its_mode_and_the_loss_of_keras(make_hook: MakeHook) -> None:
     import keras
 
@@ -254,6 +262,7 @@ def test_a_plain_function_is_told_which_decorator_to_use(make_hook: MakeHook) ->
     assert float(step()[0]) == 1.0
 
 
+@pytest.mark.shows("TensorFlow: values that a script saves", "values right")
 def test_values_that_the_script_names_become_outputs_of_the_step(make_hook: MakeHook) -> None:
     hook = make_hook(save_all=False, save_config=td.SaveConfig(save_interval=2))
 
@@ -276,6 +285,7 @@ def test_values_that_the_script_names_become_outputs_of_the_step(make_hook: Make
     assert "outside" in run.tensor_names()
 
 
+@pytest.mark.shows("TensorFlow: random numbers and other effects", "same training")
 @pytest.mark.parametrize("what", ["iterator", "print", "python"])
 def test_a_function_with_other_effects_than_on_variables_runs_once(what: str, make_hook: MakeHook) -> None:
     seen: list[float] = []

@@ -14,6 +14,7 @@ pytest.importorskip("tensorflow", reason="stage keras of .ci/run has TensorFlow"
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.shows("TensorFlow: rules on real models", "values right")
 def test_the_example_finds_the_fault_of_the_faulty_network_only(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "tensorflow_exploding_gradient.py", tmp_path],

@@ -58,6 +58,7 @@ def registered(hook: Any) -> weakref.ref[Any]:
     return weakref.ref(model)
 
 
+@pytest.mark.shows("TensorFlow: loops and captured functions", "nothing left behind")
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_remains_after_close(way: str, make_hook: MakeHook) -> None:
     before = functions_of_tensorflow()
@@ -71,6 +72,7 @@ def test_nothing_remains_after_close(way: str, make_hook: MakeHook) -> None:
     assert train("module", "Adam", way, hook=hook) == train("module", "Adam", way)
 
 
+@pytest.mark.shows("TensorFlow: errors in the hook", "same training")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("part", ["begin", "collect", "tap", "gradient", "weights", "record", "trace"])
 def test_an_error_in_the_hook_does_not_reach_the_training(
@@ -119,6 +121,7 @@ def test_an_error_of_the_training_reaches_the_script(way: str, make_hook: MakeHo
     assert not hook._faults
 
 
+@pytest.mark.shows("TensorFlow: steps that save nothing", "cost")
 @pytest.mark.parametrize(("way", "most"), [("eager", 34), ("function", 9)])
 def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(
     way: str, most: int, make_hook: MakeHook
@@ -155,6 +158,7 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(
     assert 0 < found / 10 <= most
 
 
+@pytest.mark.shows("TensorFlow: stop request", "values right")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stop_request_raises_where_the_next_step_would_begin(way: str, make_hook: MakeHook) -> None:
     weight, hook = tf.Variable([1.0]), make_hook()
@@ -177,6 +181,7 @@ def test_a_stop_request_raises_where_the_next_step_would_begin(way: str, make_ho
     run()
 
 
+@pytest.mark.shows("TensorFlow: rules on real models", "values right")
 @pytest.mark.parametrize("way", WAYS)
 def test_reductions_and_rules_work_as_elsewhere(way: str, make_hook: MakeHook) -> None:
     hook = make_hook(
@@ -203,6 +208,7 @@ def test_what_was_asked_for_and_is_missing_is_reported(make_hook: MakeHook) -> N
     assert any("no_such_layer" in each for each in hook._notes["not_recorded"])
 
 
+@pytest.mark.shows("TensorFlow: errors in the hook", "nothing left behind")
 def test_an_interrupted_tape_leaves_no_replaced_functions(make_hook: MakeHook) -> None:
     before, hook = functions_of_tensorflow(), make_hook()
     during = keras.layers.Layer.__call__

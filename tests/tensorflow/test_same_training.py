@@ -26,6 +26,7 @@ _CASES = [(model, update, way) for way in ("eager", "function") for model in MOD
 _CASES += [("keras", "Adam", "XLA"), ("module", "SGD", "XLA"), ("raw", "by hand", "XLA")]
 
 
+@pytest.mark.shows("TensorFlow: loops and captured functions", "same training")
 @pytest.mark.parametrize(("model", "update", "way"), _CASES)
 def test_losses_and_weights_are_bit_identical(model: str, update: str, way: str, make_hook: MakeHook) -> None:
     hook = make_hook(save_config=td.SaveConfig(save_interval=3))
@@ -35,6 +36,7 @@ def test_losses_and_weights_are_bit_identical(model: str, update: str, way: str,
     assert hook.close().progress.rows > 10
 
 
+@pytest.mark.shows("TensorFlow: loops and captured functions", "same training")
 @pytest.mark.parametrize("interval", [1, 10])
 @pytest.mark.parametrize("way", WAYS[:2])
 def test_the_interval_does_not_matter(way: str, interval: int, make_hook: MakeHook) -> None:
@@ -43,6 +45,7 @@ def test_the_interval_does_not_matter(way: str, interval: int, make_hook: MakeHo
     assert not hook._faults
 
 
+@pytest.mark.shows("TensorFlow: accumulation, several and persistent tapes", "same training")
 @pytest.mark.parametrize("way", ["eager", "function"])
 @pytest.mark.parametrize("loop", sorted(LOOPS.keys() - {"plain"}))
 @pytest.mark.parametrize("update", ["SGD", "by hand"])

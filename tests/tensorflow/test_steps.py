@@ -35,6 +35,7 @@ def gradient_of(hook: Any, weight: Any, factor: float = 1.0) -> Any:
     return tape.gradient(loss, weight)
 
 
+@pytest.mark.shows("TensorFlow: accumulation, several and persistent tapes", "values right")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_an_accumulation_of_gradients_is_one_step(by_hand: bool, make_hook: MakeHook) -> None:
     weight, optimizer, hook = variable(2), keras.optimizers.SGD(0.1), make_hook()
@@ -81,6 +82,7 @@ def test_an_evaluation_does_not_end_the_training_step(make_hook: MakeHook) -> No
     assert float(run.tensor("gradient/w").value(1, mode=ModeKeys.TRAIN)[0]) == 2.0
 
 
+@pytest.mark.shows("TensorFlow: wrapped optimizers", "values right")
 def test_a_wrapped_optimizer_is_enough(make_hook: MakeHook) -> None:
     weight, hook = variable(2), make_hook()
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -96,6 +98,7 @@ def test_a_wrapped_optimizer_is_enough(make_hook: MakeHook) -> None:
     assert float(run.tensor("optimizer/group_0/lr").value(0)) == pytest.approx(0.1)
 
 
+@pytest.mark.shows("TensorFlow: wrapped optimizers", "nothing left behind")
 def test_an_optimizer_without_keras_is_wrapped_until_close(make_hook: MakeHook) -> None:
     weight, hook = variable(2), make_hook()
     optimizer = hook.wrap_optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.5))
@@ -124,6 +127,7 @@ def test_gradients_of_inner_tapes_and_jacobians_are_not_recorded(make_hook: Make
     assert float(run.tensor("loss").value(0)) == 18.0
 
 
+@pytest.mark.shows("TensorFlow: gradients", "values right")
 def test_a_gradient_that_does_not_exist_has_a_row(make_hook: MakeHook) -> None:
     used, unused, hook = variable(2, name="used"), variable(2, name="unused"), make_hook()
     with hook.wrap_tape(tf.GradientTape()) as tape:

@@ -58,6 +58,9 @@ def trained(model: Any, update: Any, way: str, hook: Any) -> list[dict[str, Any]
     return found
 
 
+@pytest.mark.shows("TensorFlow: weights", "values right")
+@pytest.mark.shows("TensorFlow: gradients", "values right")
+@pytest.mark.shows("TensorFlow: losses and metrics", "values right")
 @pytest.mark.parametrize("way", ["eager", "function"])
 @pytest.mark.parametrize("update", ["Adam", "by hand"])
 def test_weights_gradients_and_loss_of_each_step(way: str, update: str, make_hook: MakeHook) -> None:
@@ -81,6 +84,7 @@ def test_weights_gradients_and_loss_of_each_step(way: str, update: str, make_hoo
     assert run.collection("biases").tensor_names == {"hidden/b", "scores/b"}
 
 
+@pytest.mark.shows("TensorFlow: gradients", "values right")
 @pytest.mark.parametrize("way", ["eager", "function", "XLA"])
 def test_gradients_are_those_of_float64_numpy(way: str, make_hook: MakeHook) -> None:
     numbers = np.random.default_rng(1)
@@ -108,6 +112,9 @@ def test_gradients_are_those_of_float64_numpy(way: str, make_hook: MakeHook) -> 
         now = now - 0.1 * gradient
 
 
+@pytest.mark.shows("TensorFlow: outputs of layers", "values right")
+@pytest.mark.shows("TensorFlow: losses and metrics", "values right")
+@pytest.mark.shows("TensorFlow: optimizer state and hyper-parameters", "values right")
 @pytest.mark.parametrize("way", ["eager", "function"])
 def test_layers_metrics_and_the_optimizer_of_keras(way: str, make_hook: MakeHook) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, name="hidden"), keras.layers.Dense(3)])
@@ -143,6 +150,7 @@ def test_layers_metrics_and_the_optimizer_of_keras(way: str, make_hook: MakeHook
     assert {f"{path}/kernel", f"{path}/bias"} <= set(run.tensor_names())
 
 
+@pytest.mark.shows("TensorFlow: loss scale", "values right")
 @pytest.mark.parametrize("way", ["eager", "function"])
 def test_gradients_of_a_scaled_loss_are_recorded_without_the_scale(way: str, make_hook: MakeHook) -> None:
     weight = keras.Variable(np.ones((4, 1), np.float32), name="w")
@@ -165,6 +173,7 @@ def test_gradients_of_a_scaled_loss_are_recorded_without_the_scale(way: str, mak
     assert float(run.tensor("optimizer/found_inf").value(1)) == 0.0
 
 
+@pytest.mark.shows("TensorFlow: replicas", "values right")
 def test_replicas_of_a_strategy_are_recorded_as_a_whole_and_apart(make_hook: MakeHook) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
@@ -209,6 +218,8 @@ def test_replicas_of_a_strategy_are_recorded_as_a_whole_and_apart(make_hook: Mak
     assert run.tensor(output).value(1).shape == (8, 3)
 
 
+@pytest.mark.shows("TensorFlow: generated networks", "values right")
+@pytest.mark.shows("TensorFlow: generated networks", "same training")
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
