@@ -17,26 +17,34 @@ from tdcore.hooks.tensorflow.operations import random_operations
 
 __all__ = ["VariableSnapshot", "side_effects", "unchanged_variables", "why_unrepeatable"]
 
-# Operations on variables, of control flow and of replicas. Random generators are variables.
+# Operations on variables, of control flow and of replicas, and those whose state ends with the call. Random
+# generators are variables.
 _REPEATABLE = (
     "Assert",
     "Assign",
     "Case",
     "Collective",
+    "CudnnRNN",
     "DisableCopyOnRead",
+    "HashTable",
     "If",
+    "LookupTableFind",
+    "LookupTableSize",
     "Nccl",
     "NoOp",
     "PartitionedCall",
     "ReadVariable",
     "Resource",
     "RngReadAndSkip",
+    "Stack",
     "StatefulPartitionedCall",
     "StatefulStandardNormal",
     "StatefulTruncatedNormal",
     "StatefulUniform",
+    "TensorArray",
     "VarHandle",
     "VarIsInitialized",
+    "VariableShape",
     "While",
 )
 
