@@ -100,7 +100,7 @@ def test_the_check_fails_the_session_and_says_how_to_write_the_table(tmp_path: P
     (tmp_path / "page.md").write_text("| cat | 3 (+0) |\n| dog | 0 (+1) |\n")
     done = run(tmp_path, "check")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "page.md is not what the tests show. Run these tests with --proofs write" in done.stdout
+    assert "page.md is out of date. Run these tests with --proofs write" in done.stdout
 
 
 def test_a_mark_that_names_no_cell_is_an_error(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_without_a_name_it_lists_the_benchmarks() -> None:
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     done = benchmarks("speed")
     assert done.returncode == 2
-    assert "'speed' is no benchmark" in done.stderr
+    assert "there is no benchmark 'speed'" in done.stderr
     assert "slowdown" in done.stderr
 
 

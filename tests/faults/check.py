@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tdcore import _core
 from tdcore.format import layout
+from tdcore.format.system import parse_system_key
 from tdcore.trial import create_trial
 from tests.faults.outcome import Outcome
 from tests.faults.values import Spec, value
@@ -207,6 +208,7 @@ def _count_strays(objects: Objects, live: Sequence[layout.FileRange], rows: Sequ
     needed = {place.index_key for place in live} | {layout.end_key(_WORKER, 0)} | _OTHER_FILES
     needed |= {layout.segment_key(_WORKER, row["segment"]) for row in rows if row["segment"]}
     strays = set(objects) - needed
+    strays = {key for key in strays if parse_system_key(key) is None}
     foreign = [key for key in strays if not layout.parse_index_key(key) and not layout.parse_data_key(key)]
     assert not foreign, f"foreign objects: {foreign[:5]}"
     return len(strays)

@@ -96,7 +96,7 @@ def test_a_model_that_is_only_called_inside_of_an_operator_is_noted(
     assert run.rows == []
     noted = run.trial.notes()["not_in_compiled_code"]
     assert {"Net", "fc1", "MSELoss"} <= set(noted)
-    assert "inside of cond" in run.trial.why_absent("fc1_output_0")
+    assert "inside cond" in run.trial.why_absent("fc1_output_0")
 
 
 @pytest.mark.filterwarnings(

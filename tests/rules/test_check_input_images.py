@@ -101,7 +101,7 @@ def test_a_run_without_inputs_is_not_evaluable_and_the_fix_saves_them(losses_run
 def test_statistics_alone_and_inputs_that_are_no_images_are_not_evaluable(healthy_run: Path) -> None:
     _, verdict = judge(FEW, inputs(flat(1.0), flat(1.0), payload=False))
     assert "input saved without its values (2 times)" in verdict.reason
-    assert "input has not four axes" in judge_run(CheckInputImages(), healthy_run)[1].reason
+    assert "input does not have four axes" in judge_run(CheckInputImages(), healthy_run)[1].reason
 
 
 @pytest.mark.proves("TDC112", "boundary")

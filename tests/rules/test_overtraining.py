@@ -37,7 +37,7 @@ def test_a_training_that_goes_on_long_after_it_has_converged_is_found(tmp_path: 
     (finding, *_), verdict = judge_run(Overtraining(), place)
     assert verdict.status is Status.ISSUE
     assert finding.tensor == LOSS
-    assert "the validation loss not on" in finding.why
+    assert "the validation loss has not improved on" in finding.why
 
 
 @pytest.mark.proves("TDC107", "quiet")
