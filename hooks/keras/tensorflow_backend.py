@@ -170,7 +170,11 @@ class _OneBatch:
 
     def iterator(self) -> Any:
         """An iterator with this batch alone."""
-        return iter(_WithSpec(tf.data.Dataset.from_tensors(self._data), self._spec))
+        dataset = tf.data.Dataset.from_tensors(self._data)
+        try:
+            return iter(_WithSpec(dataset, self._spec))
+        except Exception:  # a TensorFlow with other internals: functions are traced once more
+            return iter(dataset)
 
 
 class _WithSpec(tf.data.Dataset):  # type: ignore[misc]  # a class without types
