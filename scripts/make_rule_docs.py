@@ -34,12 +34,12 @@ def measured_section(code: str, results: dict[str, Any]) -> str:
     if one["own"][1]:
         rows.append((f"with a fault that the rule should find ({', '.join(one['causes'])})", one["own"]))
     if one["by_product"][1]:
-        rows.append(("with a fault that can cause a fault that the rule should find", one["by_product"]))
+        rows.append(("with a fault whose side effect the rule can find", one["by_product"]))
     rows += [("with another fault", one["other"]), ("without a fault (healthy trainings)", one["healthy"])]
     method = (
         "The rule was measured on a set of trainings: the parts `held_out` and `healthy` of `python -m "
         f"tests.faults.training` (commit {results['commit']}). The hook captured all tensors that any rule "
-        "needs. The faults in the set and the rules have the same authors. [diagnose.md](../diagnose.md) has "
+        "needs. The authors of the rules also wrote the faults in the set. [diagnose.md](../diagnose.md) has "
         "the result of the diagnosis on the set."
     )
     if not one["own"][1]:

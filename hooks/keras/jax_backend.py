@@ -78,7 +78,7 @@ class JaxBackend:
         return value
 
     def reader(self, model: Any, mode: str, state: tuple[Any, ...]) -> tuple[Read, Mapping[int, Any]]:
-        """The state of the step holds the values. It is donated to the step, so they are copied."""
+        """Return copies of the values in the state of the step, which the step consumes."""
         values: dict[int, Any] = {}
         for name, found in zip(_STATE[mode], state[0], strict=True):
             variables = model.optimizer.variables if name == "optimizer" else getattr(model, name)

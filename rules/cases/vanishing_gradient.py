@@ -29,7 +29,7 @@ FIRES = Case(
     found=((0, "gradient/Net_layers.0.weight"), (10, "gradient/Net_layers.0.weight")),
 )
 QUIET = Case(
-    story="the same stack with layers that pass back half of it; the first layer gets 3e-3.",
+    story="the same stack, but each layer passes back half of its gradient; the first layer gets 3e-3.",
     rule=VanishingGradient(),
     trace=lambda: _gradients(1 / 2),
 )

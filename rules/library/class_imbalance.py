@@ -51,7 +51,7 @@ class ClassImbalance:
         - `one_class`: all labels so far are of one class. It is reported once.
 
         Negative labels are ignored, as losses ignore them. Counts of more than 65536 classes are not judged.
-        The rule needs the values.
+        The rule needs the values of labels and predictions; statistics are not enough.
 
         compat=True applies the rule of smdebug: it judges any number of labels, and one block with a
         mispredicted class is enough, even if the other classes are mispredicted too.
@@ -74,7 +74,8 @@ class ClassImbalance:
     False alarms:
         - Labels that are rare by nature (fraud, faults): the finding is true but may be accepted. Raise the
           threshold.
-        - A few saved steps show the sampler, not the data set: a balancing sampler hides an imbalance.
+        - The rule counts the labels of the saved steps, not of the data set. A sampler that balances the
+          classes can therefore hide an imbalance.
         - A loss whose labels are all equal on purpose (contrastive pairs).
 
     Do:

@@ -70,22 +70,23 @@ class PrecisionRisk:
         are: float16 6.1e-5 and 65504, bfloat16 1.2e-38 and 3.4e38, float8_e4m3 0.016 and 448, float8_e5m2
         6.1e-5 and 57344.
 
-        The percentages come from the saved histogram and the saved count of subnormal numbers. In a tensor
-        that is stored in this type, elements that have already become zero cannot be counted. In a tensor of
-        higher precision they are counted (`lost_percent`).
+        The percentages come from the saved histogram and the saved count of subnormal numbers. If a tensor is
+        stored in the checked type, elements that were already rounded to zero cannot be counted. If it is
+        stored in a wider type, `lost_percent` is the percentage of elements that the checked type would round
+        to zero (not computed for bfloat16).
 
         Tensors stored in float8 are not judged for overflow, because they are scaled to fill its range.
-        Tensors stored in float64 are not judged for underflow of bfloat16, because this range is outside the
-        histogram.
+        Tensors stored in float64 are not judged for underflow of bfloat16, because the histogram does not
+        reach down to the smallest normal number of bfloat16.
 
     Parameters:
         dtype: "auto" judges each tensor for the type in which it is stored, except float32 and float64; a
             name ("float16", "bfloat16", "float8_e4m3", "float8_e5m2") judges all tensors for that type.
         collection_names: names of collections to judge; a list, or one string with commas.
         tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
-            with commas. With both parameters, the union is judged; with neither, gradients and optimizer
-            state for underflow, and also weights, biases, inputs and outputs for overflow (small activations
-            and weights do no harm).
+            with commas. If both parameters are set, the union is judged. If neither is set, gradients and
+            optimizer state are judged for underflow and overflow; weights, biases, inputs and outputs are
+            judged for overflow only, because small weights and activations do no harm.
         underflow_percent: tolerated percentage of non-zero elements below the smallest normal number.
         headroom: factor by which values must be able to grow without overflow; 2 is one bit.
         patience: number of consecutive saved steps with the condition that make a finding.

@@ -37,9 +37,9 @@ class SimilarAcrossRuns:
         order, or a kernel that is not deterministic.
 
     Decides by:
-        The rule compares captured tensors with the same worker, mode, step of the mode, name and call number
-        (0, 1, ... for a module that runs several times in a step). The finding names the comparison that was
-        used.
+        The rule compares tensors that have the same worker (training process), mode (such as TRAIN or EVAL),
+        step number within the mode, name and call number (0, 1, ... for a module that runs several times in a
+        step). The finding names the comparison that was used.
 
         - If both runs have the values, the tensors differ if their shapes differ, or if |a - b| <= atol +
           rtol x |b| is false for an element (b is of the other run). Equal infinities, and NaN at the same
@@ -54,7 +54,7 @@ class SimilarAcrossRuns:
     Parameters:
         other_trials: folders or URLs of the other runs; a list, or one string with commas. A Trace, a run in
             memory, is accepted too.
-        other_trial: an additional run; smdebug's name of this parameter.
+        other_trial: one additional run. smdebug uses this parameter name.
         collection_names: names of collections to judge; a list, or one string with commas.
         tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
             with commas. With both parameters, the union is judged; with neither, every saved tensor.

@@ -41,16 +41,16 @@ class VanishingGradient:
         the loss does not show the reason.
 
     Decides by:
-        The rule fires if the mean magnitude (sum of the magnitudes of the finite elements / number of finite
-        elements) < threshold, for each gradient and step. It is computed from the saved statistics. All such
-        gradients of a step are reported.
+        For each gradient and saved step, the rule computes the mean magnitude (sum of the magnitudes of the
+        finite elements / number of finite elements) from the saved statistics. Every gradient whose mean
+        magnitude is below threshold is reported.
 
         These gradients are not reported:
 
         - the gradient of a bias if the weight of its layer has a gradient above the threshold: before a
           normalisation layer the gradient of a bias is zero except for rounding, and this is not a fault;
-        - gradients that are exactly zero, before the third consecutive saved step: a weight that starts at
-          zero (the second matrix of an adapter) blocks the gradients before it until it has changed;
+        - gradients that are exactly zero, until they are zero at the third consecutive saved step: while a
+          weight is still zero (the second matrix of an adapter), the gradients of earlier layers are zero;
         - gradients of steps whose loss is exactly zero.
 
         Parameters without a gradient at the step (unused or frozen), and gradients without a finite element,
@@ -61,8 +61,7 @@ class VanishingGradient:
         threshold: mean magnitude below which a gradient is reported, in units of the gradient.
         ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
             layers.
-        compat: True also reports biases whose weight has a gradient above the threshold, gradients of zeros
-            before the third saved step, and steps whose loss is zero.
+        compat: True also reports the three groups of gradients above that are otherwise not reported.
 
     False alarms:
         - The end of a successful training, where all gradients are small.

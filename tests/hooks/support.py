@@ -87,7 +87,8 @@ def matrix(
 ) -> Page:
     """Describe a page with one table between two comments: groups of rows, counts of tests in the cells.
 
-    keep: keep the lines of a group if none of its tests ran, because they run in another environment.
+    Args:
+        keep: Keep the lines of a group if none of its tests ran, because they run in another environment.
     """
     begin = f"<!-- The table, made by the tests: pytest tests -m {mark} --proofs write -->\n"
     end = "<!-- The end of the table. -->\n"

@@ -26,7 +26,7 @@ class Recurrent(gluon.Block):  # type: ignore[misc]  # mxnet has no annotations
 
 
 class Shared(gluon.HybridBlock):  # type: ignore[misc]
-    """A layer that is called twice."""
+    """A network that calls one of its layers twice."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -23,7 +23,7 @@ from tests.mxnet.networks import Training, batches, trained
 
 def test_a_network_that_is_no_block_is_refused_with_what_was_expected(tmp_path: Path) -> None:
     with Hook(tmp_path, dry_run=True) as hook:
-        with pytest.raises(ConfigError, match=r"register_block takes a gluon\.Block.*; got int"):
+        with pytest.raises(ConfigError, match=r"register_block needs a gluon\.Block.*; got int"):
             hook.register_block(3)
         with pytest.raises(ConfigError, match="register_loss takes a loss block"):
             hook.register_loss(lambda: None)
