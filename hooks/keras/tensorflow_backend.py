@@ -131,7 +131,7 @@ class TensorFlowBackend(TensorFlowOperations, StatefulBackend):
     def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
         """Keras's step functions take an iterator, or for predictions a list of batches."""
         if isinstance(batch, _OneBatch):
-            return function(batch.iterator())
+            return function(batch.argument())
         return function(batch if isinstance(batch, _ITERATORS) else [batch])
 
     def is_of_step(self, error: Exception) -> bool:
@@ -167,14 +167,23 @@ class _OneBatch:
     def __init__(self, data: Any, spec: Any) -> None:
         self._data = data
         self._spec = spec
+        self._argument: Any = None
 
-    def iterator(self) -> Any:
-        """An iterator with this batch alone."""
-        dataset = tf.data.Dataset.from_tensors(self._data)
-        try:
-            return iter(_WithSpec(dataset, self._spec))
-        except Exception:  # a TensorFlow with other internals: functions are traced once more
-            return iter(dataset)
+    def argument(self) -> Any:
+        """An iterator that returns this batch at every call."""
+        if self._argument is None:
+            try:
+                self._argument = self._iterator()
+            except Exception:  # Keras also takes a list, for which it traces the function once more
+                self._argument = [self._data]
+        return self._argument
+
+    def _iterator(self) -> Any:
+        options = tf.data.Options()
+        options.experimental_optimization.apply_default_optimizations = False
+        options.autotune.enabled = False
+        dataset = tf.data.Dataset.from_tensors(self._data).repeat().with_options(options)
+        return iter(_WithSpec(dataset, self._spec))
 
 
 class _WithSpec(tf.data.Dataset):  # type: ignore[misc]  # a class without types

@@ -12,7 +12,7 @@ pytest.importorskip("keras", reason="stage keras of .ci/run has Keras")
 import keras
 
 import tdcore as td
-from tests.keras.cases import BACKEND, CASES, OwnStep, built, data_of, shows, train
+from tests.keras.cases import BACKEND, BATCH, CASES, OwnStep, built, data_of, shows, train
 
 # PyTorch takes two minutes to compile a step, which test_life.py shows to be left alone.
 _NOT_HERE = {"tf.random", *(["steps_per_execution", "with XLA"] if BACKEND == "torch" else [])}
@@ -77,3 +77,38 @@ def test_gradients_that_a_step_multiplies_by_a_constant_keep_their_bits(
     assert not hook._faults
     names = td.create_trial(hook.out_dir).tensor_names(regex="^gradient/")
     assert names
+
+
+def _data_sets() -> dict[str, Callable[[], dict[str, Any]]]:
+    """Arguments of fit() by kind of data."""
+    x, y = data_of(20)
+    steps = {"steps_per_epoch": 3}
+    return {
+        "arrays with weights": lambda: {"x": x, "y": y, "sample_weight": abs(x[:, 0]), "batch_size": BATCH},
+        "a generator": lambda: {"x": ((x[at : at + 8], y[at : at + 8]) for at in (0, 8, 16) * 4), **steps},
+        "a data set": lambda: {"x": _batches(x, y)},
+        "an infinite data set": lambda: {"x": _batches(x, y).repeat().shuffle(3, seed=1), **steps},
+        "with a validation": lambda: {"x": x, "y": y, "batch_size": BATCH, "validation_data": _batches(x, y)},
+    }
+
+
+def _batches(x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="data sets of TensorFlow")
+@pytest.mark.parametrize("kind", sorted(_data_sets()))
+def test_each_kind_of_data_gives_the_same_training(kind: str, make_hook: Callable[..., Any]) -> None:
+    def trained(*callbacks: Any) -> Any:
+        model = built("functional")
+        history = model.fit(**_data_sets()[kind](), epochs=4, verbose=0, callbacks=list(callbacks)).history
+        return history, [weight.tolist() for weight in model.get_weights()]
+
+    plain = trained()
+    hook = make_hook(save_config=td.SaveConfig(save_interval=2))
+    assert trained(hook) == plain
+    assert not hook._faults
+    hook.close()
+    assert len(td.create_trial(hook.out_dir).tensor("loss").steps(mode=td.modes.TRAIN)) == 6

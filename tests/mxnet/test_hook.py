@@ -25,7 +25,7 @@ def test_a_network_that_is_no_block_is_refused_with_what_was_expected(tmp_path: 
     with Hook(tmp_path, dry_run=True) as hook:
         with pytest.raises(ConfigError, match=r"register_block needs a gluon\.Block.*; got int"):
             hook.register_block(3)
-        with pytest.raises(ConfigError, match="register_loss takes a loss block"):
+        with pytest.raises(ConfigError, match="register_loss needs a loss block"):
             hook.register_loss(lambda: None)
 
 
