@@ -28,7 +28,10 @@ def configure(build: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_without_nvcc_configure_says_so_and_goes_on(tmp_path: Path) -> None:
     done = configure(tmp_path, "-DTDCORE_NVCC=OFF")  # as if CMake had searched for nvcc and not found it
     assert done.returncode == 0, done.stderr
-    assert "GPU kernels: there is no nvcc; they are left out, NVRTC compiles them at first use" in done.stdout
+    assert (
+        "GPU kernels: there is no nvcc; they are left out, and NVRTC compiles them at first use"
+        in done.stdout
+    )
 
 
 def test_an_nvcc_that_does_not_work_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
