@@ -92,26 +92,36 @@ def test_a_run_has_samples_of_the_trainer_the_flusher_and_the_machine(tmp_path: 
 
 
 def test_cpu_time_of_the_trainer_is_that_which_the_kernel_counts() -> None:
-    tree = ProcessTree(os.getpid())
-    tree.sample(0.0)
-    begin = time.process_time()
-    while time.process_time() - begin < 0.5:
-        pass
-    _, _, seconds = tree.sample(1.0)
-    assert seconds == pytest.approx(time.process_time() - begin, abs=0.05)
+    # In a process of its own, which has no other children.
+    code = (
+        "import os, time\nfrom tdcore.flusher.system.processes import ProcessTree\n"
+        "tree = ProcessTree(os.getpid())\ntree.sample(0.0)\nbegin = time.process_time()\n"
+        "while time.process_time() - begin < 0.5: pass\n"
+        "print(tree.sample(1.0)[2], time.process_time() - begin)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    measured, own = map(float, done.stdout.split())
+    assert measured == pytest.approx(own, abs=0.05)
 
 
 def test_children_of_the_trainer_count_and_those_that_are_left_out_do_not() -> None:
-    alone = ProcessTree(os.getpid()).sample(0.0)[0]
-    children = [sleeping() for _ in range(3)]
-    try:
-        assert ProcessTree(os.getpid()).sample(0.0)[0] == alone + 3
-        assert ProcessTree(os.getpid(), leave_out=(children[0].pid,)).sample(0.0)[0] == alone + 2
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-    assert ProcessTree(os.getpid()).sample(0.0)[0] == alone
+    code = (
+        "import subprocess, sys\nchildren = [subprocess.Popen(['sleep', '600']) for _ in range(3)]\n"
+        "print(children[0].pid, flush=True)\nsys.stdin.read()\n"
+        "for child in children: child.kill(), child.wait()\n"
+        "print('alone', flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as trainer:
+        assert trainer.stdin is not None
+        assert trainer.stdout is not None
+        child = int(trainer.stdout.readline())
+        assert ProcessTree(trainer.pid).sample(0.0)[0] == 4
+        assert ProcessTree(trainer.pid, leave_out=(child,)).sample(0.0)[0] == 3
+        trainer.stdin.close()
+        assert trainer.stdout.readline() == "alone\n"
+        assert ProcessTree(trainer.pid).sample(0.0)[0] <= 1
 
 
 def test_a_trainer_that_has_ended_has_no_processes() -> None:
