@@ -218,8 +218,9 @@ class Flusher:
 
         With a full disk the records are counted as dropped. Otherwise a later flusher may still write them.
         """
-        with contextlib.suppress(SinkError):
-            self._finish_system(self._clock())
+        if self._system is not None:
+            with contextlib.suppress(SinkError):
+                self._system.finish(self._clock())
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
         full = self._full_disk_patience() is not None
@@ -263,7 +264,8 @@ class Flusher:
         Raises SinkError until the end file is written.
         """
         if not self._end_written:
-            self._finish_system(now)
+            if self._system is not None:
+                self._system.finish(now)
             self._put_end()
             self._end_written = True
         if self._writer.pipeline.kept_back:
@@ -274,6 +276,8 @@ class Flusher:
                 compactor.finish()
             if self._writer.leftovers:
                 self._ledger.sweep()
+            if self._system is not None:
+                self._system.merge_all(now)
         except SinkError as error:
             if error.kind == "gone":
                 raise
@@ -287,12 +291,6 @@ class Flusher:
                 self._system.poll(now)
         except SinkError as error:
             self._handle_sink_error(error, now)
-
-    def _finish_system(self, now: float) -> None:
-        """Write the last samples of the machine. Raises SinkError if the run was removed; call again then."""
-        if self._system is not None:
-            self._system.finish(now)
-            self._system = None
 
     def _wait_for_upload(self, now: float) -> bool:
         """Wait until the spool is uploaded, at most until the deadline. All objects are already durable."""

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             attempt=job["attempt"],
             options=options,
             journal=journal,
-            system=recorder_of(job, sink, options, job["trainer_pid"]),
+            system=recorder_of(job, sink, options, job["trainer_pid"], continues=consumer.epoch > 1),
             run_id=job.get("run_id", ""),
         ).run(producer_dead=trainer.dead, wait=trainer.wait)
     return 0

@@ -164,7 +164,9 @@ class ThreadRunner:
                     attempt=self._job["attempt"],
                     options=options,
                     journal=journal,
-                    system=recorder_of(self._job, sink, options, os.getpid()),
+                    system=recorder_of(
+                        self._job, sink, options, os.getpid(), continues=self._consumer.epoch > 1
+                    ),
                     run_id=self._job.get("run_id", ""),
                 ).run()
         except Exception as error:

@@ -20,7 +20,7 @@ of one run number their steps differently, the numbers are translated to those o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,14 +31,13 @@ import pyarrow as pa
 
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.format import layout
-from tdcore.format.documents import clipped
 from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import GrowingColumn
 from tdcore.trial.common_steps import CommonSteps
 from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.gaps import FileGaps, file_gaps
-from tdcore.trial.index_file import NARROW, WORDS, open_chunks
+from tdcore.trial.index_file import NARROW, WORDS, check_run, open_chunks
 from tdcore.trial.intervals import Intervals
 from tdcore.trial.listing import Home, IndexListing
 
@@ -238,7 +237,7 @@ class Index:
                 complete = False
                 stopped.add(home)
                 continue
-            self._check_run(file, metadata)
+            check_run(file.index_key, metadata, self.run_id)
             found.append((chunks, arrays))
             self.file_gaps.add(file, file_gaps(file, metadata))
             whole = layout.whole_step(metadata)
@@ -248,14 +247,6 @@ class Index:
                 self._placed.add(file)
             self._read[home].add(file.first, file.last)
         return complete
-
-    def _check_run(self, file: layout.FileRange, metadata: Mapping[bytes, bytes] | None) -> None:
-        said = layout.said_run_id(metadata)
-        if said and self.run_id and said != self.run_id:
-            raise RunCorrupt(
-                f"{file.index_key} is of run {clipped(said, 64)}, run.json is of {clipped(self.run_id, 64)}: "
-                "it was copied from another run; restore the run's own file, or remove this one"
-            )
 
     def _choose(
         self, files: Sequence[layout.FileRange], last_try: bool
@@ -352,7 +343,7 @@ class Index:
 
     def _take_places(self, file: layout.FileRange) -> None:
         _, arrays, metadata = open_chunks(self._sink, self._root, file, self._here(file), self.dictionaries)
-        self._check_run(file, metadata)
+        check_run(file.index_key, metadata, self.run_id)
         worker = self.dictionaries["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(

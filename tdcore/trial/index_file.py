@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from tdcore.trial.index_schema import as_type, check_schema
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "open_chunks"]
+__all__ = ["LIMITS", "MODES", "NARROW", "WIDE", "WORDS", "check_run", "check_size", "open_chunks", "reading"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -71,7 +71,7 @@ _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
 _MANY_ROWS = 20_000  # larger files are decoded by several threads
 _PIECE_ROWS = 16_384  # minimum number of rows of the pieces of large files
-_LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
+LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
 _MAPPED_BYTES = 1 << 20  # files of at least this size stay mapped; smaller files are read into memory
 _MAX_COUNT = 1 << 53
 _ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
@@ -89,7 +89,7 @@ _CORRUPT = (
 
 
 @contextmanager
-def _reading(key: str, what: str) -> Iterator[None]:
+def reading(key: str, what: str) -> Iterator[None]:
     """Convert errors of Parquet and Arrow to RunCorrupt."""
     try:
         yield
@@ -185,20 +185,20 @@ def _chunk(piece: _RowGroups, rows: Rows | None) -> Chunk:
 def _read_groups(
     source: Any, metadata: Any, key: str, groups: Sequence[int], rows: int, names: Sequence[str]
 ) -> pa.Table:
-    with _reading(key, "opening"):
+    with reading(key, "opening"):
         parquet = _parquet(source, metadata)
     return _read(parquet, key, names, groups, rows)
 
 
 def _opened(source: Any, key: str) -> pq.ParquetFile:
     """Open the file and check its footer."""
-    with _reading(key, "opening"):
-        parquet = pq.ParquetFile(source, page_checksum_verification=True, **_LIMITS)
-    _check_size(parquet, key, source.size())
-    with _reading(key, "reading its schema"):
+    with reading(key, "opening"):
+        parquet = pq.ParquetFile(source, page_checksum_verification=True, **LIMITS)
+    check_size(parquet, key, source.size())
+    with reading(key, "reading its schema"):
         schema = parquet.schema_arrow
     check_schema(schema, key)
-    with _reading(key, "opening"):
+    with reading(key, "opening"):
         return _parquet(source, parquet.metadata)
 
 
@@ -208,7 +208,7 @@ def _parquet(source: Any, metadata: Any) -> pq.ParquetFile:
         metadata=metadata,
         read_dictionary=_dictionary_columns(),
         page_checksum_verification=True,
-        **_LIMITS,
+        **LIMITS,
     )
 
 
@@ -232,8 +232,19 @@ def _dictionary_columns() -> list[str]:
     return [field.name for field in layout.index_schema() if pa.types.is_dictionary(field.type)]
 
 
-def _check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
-    with _reading(key, "reading its footer"):
+def check_run(key: str, metadata: Mapping[bytes, bytes] | None, run_id: str) -> None:
+    """Raise RunCorrupt if the metadata of a file name another run. run_id: "" while it is unknown."""
+    said = layout.said_run_id(metadata)
+    if said and run_id and said != run_id:
+        raise RunCorrupt(
+            f"{key} is of run {clipped(said, 64)}, run.json is of {clipped(run_id, 64)}: "
+            "it was copied from another run; restore the run's own file, or remove this one"
+        )
+
+
+def check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
+    """Raise RunCorrupt if the footer of a file claims more than a file of this size can have."""
+    with reading(key, "reading its footer"):
         metadata = parquet.metadata
         rows, groups = metadata.num_rows, metadata.num_row_groups
         each = [metadata.row_group(group) for group in range(min(groups, 1 << 16))]
@@ -243,7 +254,7 @@ def _check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
     limit = (64 << 20) + _MAX_EXPANSION * file_bytes
     if not 0 <= rows <= _MAX_ROWS or file_bytes > _MAX_FILE_BYTES or groups > 1 << 16 or sum(sizes) > limit:
         raise RunCorrupt(
-            f"{key} claims {rows} rows and {sum(sizes)} bytes in {file_bytes} bytes of file; an index file "
+            f"{key} claims {rows} rows and {sum(sizes)} bytes in {file_bytes} bytes of file; a file "
             f"holds at most {_MAX_ROWS} rows and {limit} bytes: the file is damaged"
         )
 
@@ -261,7 +272,7 @@ def _read(
     """
     schema = layout.index_schema()
     wanted = parquet.metadata.num_rows if rows is None else rows
-    with _reading(key, "reading"):
+    with reading(key, "reading"):
         threads = wanted > _MANY_ROWS
         if groups is None:
             table = parquet.read(columns=list(names), use_threads=threads)

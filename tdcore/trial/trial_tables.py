@@ -132,7 +132,7 @@ class TrialTables(TrialRun):
             self._reader.check_attempt(chosen)
         attempts = self._reader.progress.attempts if chosen is None else [chosen]
         names = as_list(workers)
-        return read_system(self._reader.sink, attempts, None if names is None else list(names))
+        return read_system(self._reader.sink, self.run_id, attempts, names)
 
     def next_complete(self) -> pa.Table:
         """Statistics of the steps that became complete since the last call. Every row is returned once.

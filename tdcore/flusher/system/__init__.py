@@ -24,9 +24,9 @@ __all__ = ["SystemRecorder", "recorder_of"]
 
 
 def recorder_of(
-    job: Mapping[str, Any], sink: Sink, options: FlusherOptions, trainer_pid: int
+    job: Mapping[str, Any], sink: Sink, options: FlusherOptions, trainer_pid: int, *, continues: bool
 ) -> SystemRecorder | None:
-    """The recorder of a flusher's job; None if the options switch it off."""
+    """The recorder of a flusher's job; None if the options switch it off. continues: see SystemRecorder."""
     if not options.system_interval:
         return None
     return SystemRecorder(
@@ -35,4 +35,5 @@ def recorder_of(
         trainer_pid=trainer_pid,
         run_id=job.get("run_id", ""),
         options=options,
+        continues=continues,
     )

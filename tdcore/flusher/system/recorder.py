@@ -26,7 +26,15 @@ from tdcore.flusher.system.machine import Machine
 from tdcore.flusher.system.processes import ProcessTree
 from tdcore.format.layout import FileRange, live_ranges
 from tdcore.format.system import host_name, parse_system_key, system_key, system_prefix
-from tdcore.sinks.base import PipelinedSink, Sink, SinkError, SinkKeyError
+from tdcore.sinks.base import (
+    PipelinedSink,
+    Sink,
+    SinkError,
+    SinkKeyError,
+    announce,
+    delete_all,
+    put_straight,
+)
 
 __all__ = ["SystemRecorder"]
 
@@ -44,6 +52,7 @@ class SystemRecorder:
         run_id: Id of the run.
         options: system_interval (0: no samples), system_delay and remote_system_delay.
         host: Name of the host.
+        continues: Whether an earlier flusher of this attempt may have written samples.
     """
 
     def __init__(
@@ -55,9 +64,11 @@ class SystemRecorder:
         run_id: str,
         options: FlusherOptions,
         host: str | None = None,
+        continues: bool = True,
     ) -> None:
         self._sink = sink
         self._place = place
+        self._run_id = run_id
         self._host = host_name(socket.gethostname() if host is None else host)
         self._interval = options.system_interval.total_seconds()
         remote = isinstance(sink, PipelinedSink)
@@ -72,7 +83,7 @@ class SystemRecorder:
         self._machine: Machine | None = None  # of the holder of the lock
         self._gpus: Gpus | None = None
         self._samples: list[dict[str, Any]] = []  # not written yet
-        self._number: int | None = None  # of the next sample; None before the first write
+        self._number = None if continues else 0  # of the next sample; None before the files are listed
         self._files: list[FileRange] = []
         self._due = 0.0
         self._last: float | None = None
@@ -108,19 +119,29 @@ class SystemRecorder:
             self._start_write(now)
 
     def finish(self, now: float) -> None:
-        """Write all samples, as one file where possible, then close. Raises as poll()."""
+        """Write all samples, then close. Raises as poll(). No other write to the sink is in progress.
+
+        If a bucket is not available, the samples are stored in the spool.
+        """
         if self._writing is not None:
             self._writing.exception()  # waits
             self._complete(now)
         if self._samples:
-            self._start_write(now, wait=True)
-        if not self._failing and len(self._files) > 1:
-            self._run(lambda: self._merge(self._files), now, wait=True)
+            rows = list(self._samples)
+            self._run(lambda: self._write(rows, last=True), now, wait=True)
         if self._samples:
             print_message(
                 f"{self._place.worker}: {len(self._samples)} samples of system metrics were not written"
             )
         self.close()
+
+    def merge_all(self, now: float) -> None:
+        """Merge all files into one, after finish(). Raises as poll()."""
+        if self._writing is not None:
+            self._writing.exception()
+            self._complete(now)
+        if len(self._files) > 1 and self._can_merge():
+            self._run(lambda: self._merge(self._files), now, wait=True)
 
     def close(self) -> None:
         """Release NVML and the lock of the host. Samples that are not written are lost."""
@@ -190,20 +211,28 @@ class SystemRecorder:
             self._failing = True
             return
         self._failing = False
-        if len(self._files) >= _MERGE_FAN_IN:
+        if len(self._files) >= _MERGE_FAN_IN and self._can_merge():
             group = self._files[-_MERGE_FAN_IN:]
             if len({_level(each, self._per_file) for each in group}) == 1:
                 self._run(lambda: self._merge(group), now, wait=False)
 
+    def _can_merge(self) -> bool:
+        """Whether all files are where they can be read and deleted, and not still in a spool."""
+        return not (isinstance(self._sink, PipelinedSink) and self._sink.waiting)
+
     # In the thread of the write: the functions below use the sink and what only they change.
 
-    def _write(self, rows: list[dict[str, Any]]) -> Callable[[], None]:
+    def _write(self, rows: list[dict[str, Any]], last: bool = False) -> Callable[[], None]:
         from tdcore.flusher.system.table import to_parquet  # imports pyarrow
 
         files = self._files if self._number is not None else self._existing()
         first = self._number if self._number is not None else (files[-1].last + 1 if files else 0)
         place = replace(self._place, first=first, last=first + len(rows) - 1)
-        self._put(place, to_parquet(rows, place, self._host))
+        key, data = system_key(self._host, place), to_parquet(rows, place, self._host, self._run_id)
+        if last and isinstance(self._sink, PipelinedSink):
+            self._put_or_spool(self._sink, key, data)
+        else:
+            put_straight(self._sink, key, [data])
 
         def written() -> None:
             self._files = [*files, place]
@@ -212,28 +241,32 @@ class SystemRecorder:
 
         return written
 
-    def _put(self, place: FileRange, data: memoryview) -> None:
-        key = system_key(self._host, place)
-        if isinstance(self._sink, PipelinedSink):
-            self._sink.start([(key, [data])]).result()  # on the local disk while the bucket is not available
-        else:
-            self._sink.put(key, [data])
+    def _put_or_spool(self, sink: PipelinedSink, key: str, data: memoryview) -> None:
+        try:
+            sink.start([(key, [data])]).result()
+        except SinkError:
+            sink.start_over()
+            raise
 
     def _existing(self) -> list[FileRange]:
         """Files of earlier flushers of this attempt."""
         prefix = system_prefix(self._host, self._place.worker)
         self._sink.clean(prefix)
         parsed = [found for key in self._sink.list(prefix) if (found := parse_system_key(key)) is not None]
-        return live_ranges(place for _, place in parsed if place.attempt == self._place.attempt)
+        mine = {place for _, place in parsed if place.attempt == self._place.attempt}
+        live = live_ranges(mine)
+        delete_all(self._sink, [system_key(self._host, each) for each in mine.difference(live)])
+        return live
 
     def _merge(self, group: list[FileRange]) -> Callable[[], None]:
         from tdcore.flusher.system.table import merged
 
         keys = [system_key(self._host, each) for each in group]
         place = replace(group[0], last=group[-1].last)
-        self._put(place, merged([self._sink.get(key) for key in keys]))
-        for key in keys:
-            self._sink.delete(key)
+        announce(self._sink, keys)
+        data = merged([self._sink.get(key) for key in keys], self._run_id)
+        put_straight(self._sink, system_key(self._host, place), [data])
+        delete_all(self._sink, keys)
 
         def replaced() -> None:
             self._files = [each for each in self._files if each not in group] + [place]
