@@ -281,3 +281,19 @@ def test_files_that_a_killed_merge_has_left_are_removed(make: Callable[..., Syst
     second.finish(21)
     assert len(sink.objects) == 2
     assert samples(sink)["sample"].to_pylist() == list(range(11))
+
+
+def test_files_with_a_gap_between_them_are_not_merged(make: Callable[..., SystemRecorder]) -> None:
+    sink = MemorySink()
+    first = make(sink)
+    for now in range(14):
+        first.poll(now)
+    first.finish(14)
+    removed = sorted(sink.objects)[1]
+    del sink.objects[removed]
+    kept = samples(sink)["sample"].to_pylist()
+    second = make(sink)
+    second.poll(20)
+    second.finish(21)
+    second.merge_all(22)
+    assert samples(sink)["sample"].to_pylist() == [*kept, 14]

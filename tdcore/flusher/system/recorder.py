@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from tdcore.flusher.messages import print_message
@@ -140,7 +141,7 @@ class SystemRecorder:
         if self._writing is not None:
             self._writing.exception()
             self._complete(now)
-        if len(self._files) > 1 and self._can_merge():
+        if self._can_merge(self._files):
             self._run(lambda: self._merge(self._files), now, wait=True)
 
     def close(self) -> None:
@@ -211,14 +212,16 @@ class SystemRecorder:
             self._failing = True
             return
         self._failing = False
-        if len(self._files) >= _MERGE_FAN_IN and self._can_merge():
-            group = self._files[-_MERGE_FAN_IN:]
-            if len({_level(each, self._per_file) for each in group}) == 1:
-                self._run(lambda: self._merge(group), now, wait=False)
+        group = self._files[-_MERGE_FAN_IN:]
+        levels = {_level(each, self._per_file) for each in group}
+        if len(group) == _MERGE_FAN_IN and len(levels) == 1 and self._can_merge(group):
+            self._run(lambda: self._merge(group), now, wait=False)
 
-    def _can_merge(self) -> bool:
-        """Whether all files are where they can be read and deleted, and not still in a spool."""
-        return not (isinstance(self._sink, PipelinedSink) and self._sink.waiting)
+    def _can_merge(self, group: list[FileRange]) -> bool:
+        """Whether the files of a group have no gap between them, and none is still in a spool."""
+        if len(group) < 2 or (isinstance(self._sink, PipelinedSink) and self._sink.waiting):
+            return False
+        return all(after.first == before.last + 1 for before, after in pairwise(group))
 
     # In the thread of the write: the functions below use the sink and what only they change.
 
