@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import xgboost
 
-__all__ = ["INTERVALS", "Problem", "ratios"]
+__all__ = ["INTERVALS", "ROUNDS", "Problem", "plain_seconds", "ratios"]
 
 ROWS, FEATURES, ROUNDS, SHAP_ROWS = 5000, 20, 100, 500
 INTERVALS = (1, 10, 100)
@@ -41,6 +42,11 @@ class Problem:
             callbacks=callbacks,
         )
         return time.thread_time() - start
+
+
+def plain_seconds(problem: Problem) -> float:
+    """CPU seconds of a training without a hook, the median of five."""
+    return statistics.median(problem.seconds([]) for _ in range(5))
 
 
 def ratios(problem: Problem, hooked: Callable[[Path], float], pairs: int) -> list[float]:

@@ -1,6 +1,6 @@
 """Run in the environment of requirements/peer-smdebug-xgboost.txt: XGBoost with the older library.
 
-smdebug_boosting.py PAIRS       the trainings of benchmarks/boosting.py, as JSON behind RESULT
+smdebug_boosting.py PAIRS KIND ...      the trainings of benchmarks/boosting.py, as JSON behind RESULT
 """
 
 from __future__ import annotations
@@ -16,17 +16,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import smdebug.xgboost as smd
 
-from benchmarks.boosting_problem import INTERVALS, Problem, ratios
+from benchmarks.boosting_problem import INTERVALS, Problem, plain_seconds, ratios
 
-KINDS = {"metrics": ["metrics"], "importance": ["metrics", "feature_importance"]}
+KINDS = {
+    "metrics": ["metrics"],
+    "importance": ["metrics", "feature_importance"],
+    "trees": ["metrics", "trees"],
+    "shap": ["metrics", "average_shap"],
+}
 
 
 def hooked(problem: Problem, kind: str, interval: int, folder: Path) -> float:
     """CPU seconds of a training with the hook of smdebug."""
+    data = {"train_data": problem.shap} if kind == "shap" else {}
     hook = smd.Hook(
         out_dir=str(folder),
         save_config=smd.SaveConfig(save_interval=interval),
         include_collections=KINDS[kind],
+        **data,
     )
     found = problem.seconds([hook])
     hook.close()
@@ -35,16 +42,17 @@ def hooked(problem: Problem, kind: str, interval: int, folder: Path) -> float:
 
 def main() -> None:
     logging.disable(logging.CRITICAL)
-    pairs = int(sys.argv[1])
+    pairs, kinds = int(sys.argv[1]), sys.argv[2:]
     problem = Problem()
     problem.seconds([])
     found = {
         f"{kind}, interval {interval}": ratios(problem, partial(hooked, problem, kind, interval), pairs)
-        for kind in KINDS
+        for kind in kinds
         for interval in INTERVALS
     }
+    seconds = plain_seconds(problem)
     versions = {name: importlib.metadata.version(name) for name in ("smdebug", "xgboost", "numpy")}
-    print("RESULT " + json.dumps({"versions": versions, "ratios": found}))
+    print("RESULT " + json.dumps({"versions": versions, "plain_seconds": seconds, "ratios": found}))
 
 
 if __name__ == "__main__":

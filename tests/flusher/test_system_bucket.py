@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def test_samples_in_a_bucket_are_one_file_at_the_end(place: Place, url: str) -> 
         wait_until(lambda: len(system_keys(place)) >= 3, "there are several files")
     wait_until(lambda: not flushers_of(url), "the flusher ended")
     assert len(system_keys(place)) == 1
-    table = td.create_trial(url).system()
+    with closing(td.create_trial(url)) as trial:
+        table = trial.system()
     assert table["sample"].to_pylist() == list(range(table.num_rows))
     assert sum(table["lost"].to_pylist()) == 0
 
@@ -71,6 +73,7 @@ def test_samples_of_a_job_that_ends_without_its_bucket_are_uploaded_later(
     wait_until(lambda: not flushers_of(url), "the flusher ended")
     stub.set(refuse=False)
     upload(spools)
-    samples = td.create_trial(url).system()
+    with closing(td.create_trial(url)) as trial:
+        samples = trial.system()
     assert samples.num_rows >= 1
     assert samples["trainer_memory"][0].as_py() > 0

@@ -65,7 +65,7 @@ def test_importing_it_imports_no_client() -> None:
 def test_making_one_sends_nothing(opened: S3Sink, stub: StubServer) -> None:
     assert isinstance(opened, ReadAheadSink)
     assert opened.where == f"s3://{stub.bucket}/{opened.place.prefix}"
-    assert "tdcore-s3" not in {each.name for each in threading.enumerate()}
+    assert opened.loop._thread is None
     assert stub.log() == []
 
 
@@ -168,6 +168,7 @@ def test_after_close_every_call_says_so(opened: S3Sink) -> None:
 
 
 def test_closing_ends_what_waits_and_leaves_no_thread(stub: StubServer, s3_prefix: str, engine: str) -> None:
+    before = set(threading.enumerate())
     sink = S3Sink(stub.url(s3_prefix, engine=engine))
     sink.put("a", [b"x"])
     stub.set(hang=1)
@@ -177,7 +178,7 @@ def test_closing_ends_what_waits_and_leaves_no_thread(stub: StubServer, s3_prefi
     sink.close()
     with pytest.raises(CancelledError):
         waiting.result(timeout=10)
-    assert "tdcore-s3" not in {each.name for each in threading.enumerate()}
+    assert "tdcore-s3" not in {each.name for each in set(threading.enumerate()) - before}
 
 
 _FORKED = """
