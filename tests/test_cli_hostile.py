@@ -57,6 +57,7 @@ def assert_plain(text: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["trace", "RUN", "-o", "-"],
         ["ls"], ["show"], ["show", "RUN", "w"], ["show", "RUN", "gone"], ["ls", "RUN", "-r", "w"],
         ["rules", "run", "RUN", "-r", "all_zero:tensor_regex=.,patience=1"], ["show", "RUN", EVIL + "?"],
         ["rules", "sweep", "RUN", "-r", "all_zero:tensor_regex=.,patience=1"],
@@ -71,7 +72,8 @@ def test_no_escape_sequence_of_a_run_reaches_the_terminal(
     assert_plain(result.out)
     assert_plain(result.err)
     assert not [line for line in result.out.splitlines() if line.startswith("attempt 7")]
-    assert r"w\x1b]0;title\x07" in (result.out + result.err).replace("\n", "") or "sweep" in given
+    shown = (result.out + result.err).replace("\n", "")
+    assert r"w\x1b]0;title\x07" in shown or "sweep" in given or "trace" in given
 
 
 def test_a_listing_of_runs_in_folders_with_such_names_is_plain(tdcore: Command, tmp_path: Path) -> None:

@@ -193,7 +193,13 @@ def _commands(root: Path, state: Path, rng: random.Random, one_command: bool) ->
     one_command: only one of these three parts.
     """
     run = str(root)
-    looks = [["ls", run], ["ls", run, "--json"], ["show", run], ["show", run, "fc.weight", "--json"]]
+    looks = [
+        ["trace", run, "-o", "-"],
+        ["ls", run],
+        ["ls", run, "--json"],
+        ["show", run],
+        ["show", run, "fc.weight", "--json"],
+    ]
     by_user = ["-r", "all_zero:tensor_regex=.", "-r", "exploding_tensor", "--ended"]
     with_state = ["rules", "run", run, "--state", str(state)]
     judged = rng.choice(

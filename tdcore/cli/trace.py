@@ -1,0 +1,92 @@
+"""tdcore trace: one timeline of a run, for Perfetto and other viewers of Chrome traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcore.cli.gaps import missing_lines
+from tdcore.cli.output import console, shown
+from tdcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tdcore.trial import Trial
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Folder of the run, or s3://bucket/prefix.")],
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="File of the trace; *.gz is compressed; - is stdout.")
+    ] = "trace.json",
+    attempt: Annotated[int | None, typer.Option(min=0, help="Only this attempt; default: all.")] = None,
+) -> None:
+    """Write a timeline of saved steps, findings and metrics of the machine; open it at ui.perfetto.dev.
+
+    Example: [bold]tdcore trace runs/demo -o trace.json.gz[/]
+    """
+    from tdcore.trial import create_trial
+
+    with closing(create_trial(run, attempt=attempt)) as trial:
+        if out == "-":
+            _write(trial, attempt, sys.stdout)
+            return
+        with _file(Path(out)) as file:
+            count = _write(trial, attempt, file)
+        console().print(
+            f"{shown(out)}: {count:,} events, {Path(out).stat().st_size:,} bytes. "
+            "Open it at https://ui.perfetto.dev, which reads the file in the browser, without an upload."
+        )
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[IO[str]]:
+    """A text file that replaces `path` at the end of the block, and is removed after an exception."""
+    try:
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise ConfigError(f"--out is {str(path)!r}, which cannot be written: {error.strerror}") from error
+    os.close(number)
+    try:
+        with gzip.open(name, "wt") if path.suffix == ".gz" else Path(name).open("w") as file:
+            yield file
+        os.chmod(name, 0o644)
+        try:
+            os.replace(name, path)
+        except OSError as error:
+            raise ConfigError(f"--out is {str(path)!r}, which cannot be written: {error.strerror}") from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write(trial: Trial, attempt: int | None, file: IO[str]) -> int:
+    """Write the trace, one event per line. Return the number of events."""
+    from tdcore.timeline import trace_events
+
+    count = 0
+    file.write('{"displayTimeUnit": "ms",\n')
+    file.write(f'"otherData": {json.dumps(_about(trial))},\n"traceEvents": [')
+    for event in trace_events(trial, attempt=attempt):
+        file.write((",\n" if count else "\n") + json.dumps(event, allow_nan=False))
+        count += 1
+    file.write("\n]}\n")
+    return count
+
+
+def _about(trial: Trial) -> dict[str, Any]:
+    """Run id and what is missing in the run."""
+    about: dict[str, Any] = {"run_id": trial.run_id, "status": trial.status}
+    missing = list(missing_lines(trial.missing(), len(trial.modes())))
+    if missing:
+        about["missing"] = missing
+    return about

@@ -1,0 +1,226 @@
+"""`tdcore trace`: the timeline of a run as a Chrome trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdcore import create_trial
+from tdcore.flusher.system.table import to_parquet
+from tdcore.format.layout import FileRange
+from tdcore.format.system import system_key
+from tdcore.timeline import trace_events
+from tests.test_cli import Command
+from tests.trial.writer import RunWriter
+
+BEGIN = 1_700_000_000_000_000_000
+MS = 1_000_000
+W = np.zeros(2, np.float32)
+
+
+@pytest.fixture
+def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def add_step(run: RunWriter, step: int, begin_ms: float, *, mode: str = "TRAIN") -> None:
+    """A saved step: weight, output and loss 1 ms after one another, and the gradient 5 ms after the loss."""
+    for kind, after in (("weight", 0), ("output", 1), ("loss", 2), ("gradient", 7)):
+        time_ns = BEGIN + round((begin_ms + after) * MS)
+        run.add(kind, W, step=step, mode=mode, kind=kind, time_ns=time_ns)
+
+
+def add_samples(root: Path, worker: str, rows: list[dict[str, Any]], *, host: str = "node") -> None:
+    place = FileRange(worker, 0, 0, len(rows) - 1)
+    path = root / system_key(host, place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(to_parquet(rows, place, host, "0123"))
+
+
+def sample(at_ms: float, **columns: Any) -> dict[str, Any]:
+    return {"time_ns": BEGIN + round(at_ms * MS), "seconds": 0.5, "lost": 0, **columns}
+
+
+def events(tdcore: Command, root: Path, *options: str) -> list[dict[str, Any]]:
+    out = root.parent / "trace.json"
+    found = tdcore("trace", root, "-o", out, *options)
+    assert found.code == 0, found
+    document = json.loads(out.read_text())
+    assert document["displayTimeUnit"] == "ms"
+    return list(document["traceEvents"])
+
+
+def named(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [each for each in found if each["name"] == name]
+
+
+def test_a_saved_step_is_a_slice_of_its_captures(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 3, 100)
+    run.flush()
+    run.end()
+    found = events(tdcore, tmp_path / "run")
+    (step,) = named(found, "TRAIN 3")
+    assert (step["ph"], step["ts"], step["dur"]) == ("X", 0, 7000)
+    assert step["args"] == {"attempt": 0, "step": 3, "tensors": 4}
+    spans = [(each["name"], each["ts"], each["dur"]) for each in found if each["ph"] == "X"][1:]
+    assert spans == [
+        ("weights captured", 0, 1000),
+        ("outputs captured", 1000, 1000),
+        ("loss captured", 2000, 5000),
+        ("gradients captured", 7000, 0),
+    ]
+
+
+def test_the_mean_time_of_steps_is_a_counter(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    for step, begin in ((0, 0), (10, 400), (20, 1000)):
+        add_step(run, step, begin)
+    run.flush()
+    run.end()
+    found = named(events(tdcore, tmp_path / "run"), "ms per TRAIN step")
+    assert [(each["ts"], each["args"]) for each in found] == [(0, {"mean": 40.0}), (400_000, {"mean": 60.0})]
+
+
+def test_each_worker_is_a_process_and_all_have_one_clock(tdcore: Command, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        run = RunWriter(tmp_path / "run", worker=f"worker_{rank}", world_size=2)
+        add_step(run, 0, 30 * rank)
+        run.flush()
+        run.end()
+    found = events(tdcore, tmp_path / "run")
+    processes = {each["pid"]: each["args"]["name"] for each in named(found, "process_name")}
+    steps = {processes[each["pid"]]: each["ts"] for each in named(found, "TRAIN 0")}
+    assert steps == {"worker_0": 0, "worker_1": 30_000}
+
+
+def test_a_finding_is_at_the_end_of_its_step(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    for step, begin in ((0, 0), (1, 10)):
+        add_step(run, step, begin)
+    run.flush()
+    finding = {
+        "rule": "VanishingGradient", "code": "TDC101", "step": 1, "mode": "TRAIN", "mode_step": 1,
+        "worker": "worker_0", "attempt": 0, "tensor": "w", "why": "small", "do": "change", "count": 1,
+    }  # fmt: skip
+    run.write("findings/vanishing_gradient.jsonl", json.dumps(finding).encode() + b"\n")
+    run.end()
+    (found,) = named(events(tdcore, tmp_path / "run"), "VanishingGradient")
+    assert (found["ph"], found["ts"]) == ("i", 17_000)
+    assert found["args"]["why"] == "small"
+
+
+def test_samples_are_counters_of_their_worker_and_host(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 0, 250)
+    run.flush()
+    run.end()
+    gpu = {"index": 1, "uuid": "x", "utilization_percent": 80.0, "memory_used": 3_000_000}
+    add_samples(
+        tmp_path / "run",
+        "worker_0",
+        [sample(0, cpu_percent=40.0, disk_read_bytes=1_000_000, trainer_memory=5_000_000, gpus=[gpu])],
+    )
+    found = events(tdcore, tmp_path / "run")
+    counters = {each["name"]: (each["pid"], each["args"]) for each in found if each["ph"] == "C"}
+    host = next(each["pid"] for each in named(found, "process_name") if each["args"]["name"] == "host node")
+    assert counters["CPU (%)"] == (host, {"value": 40.0})
+    assert counters["disk (MB/s)"] == (host, {"read": 2.0})
+    assert counters["GPU 1 utilization (%)"] == (host, {"value": 80.0})
+    assert counters["GPU 1 memory (MB)"] == (host, {"used": 3.0})
+    assert counters["trainer memory (MB)"] == (1, {"value": 5.0})
+    assert "I/O wait (%)" not in counters
+    assert named(found, "TRAIN 0")[0]["ts"] == 250_000
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["TRAIN", "EVAL"]),
+            st.integers(0, 5),
+            st.sampled_from(["weight", "output", "loss", "gradient", "scalar"]),
+            st.integers(-(2**63), 2**63 - 1) | st.integers(BEGIN, BEGIN + 50),
+        ),
+        max_size=20,
+    )
+)
+@settings(max_examples=40)
+def test_slices_of_a_track_do_not_overlap_for_any_times(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int, str, int]]
+) -> None:
+    run = RunWriter(tmp_path_factory.mktemp("run"))
+    for mode, step, kind, time_ns in rows:
+        run.add(kind, W, step=step, mode=mode, kind=kind, time_ns=time_ns)
+    run.flush()
+    run.end()
+    found = list(trace_events(create_trial(run.root)))
+    json.dumps(found, allow_nan=False)
+    tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for each in found:
+        if each["ph"] == "X":
+            tracks.setdefault((each["pid"], each["tid"]), []).append(each)
+            assert each["ts"] >= 0
+            assert each["dur"] >= 0
+    for track in tracks.values():
+        steps = [each for each in track if each["args"]]
+        for before, after in pairwise(steps):
+            assert before["ts"] + before["dur"] <= after["ts"] * (1 + 1e-12)
+
+
+def test_a_compressed_file_has_the_same_events(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 0, 0)
+    run.flush()
+    run.end()
+    plain = events(tdcore, tmp_path / "run")
+    tdcore("trace", tmp_path / "run", "-o", tmp_path / "trace.json.gz")
+    assert json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"] == plain
+
+
+def test_the_trace_names_what_is_missing(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 0, 0)
+    run.flush()
+    run.ticket += 1
+    run._first += 1
+    add_step(run, 1, 10)
+    run.flush()
+    run.end()
+    document = json.loads(tdcore("trace", tmp_path / "run", "-o", "-").out)
+    (text,) = document["otherData"]["missing"]
+    assert text.startswith("rows of worker_0 of attempt 0 are missing")
+
+
+def test_only_the_chosen_attempt_is_in_the_trace(tdcore: Command, tmp_path: Path) -> None:
+    for attempt in (0, 1):
+        run = RunWriter(tmp_path / "run", attempt=attempt)
+        add_step(run, 0, 1000 * attempt)
+        run.flush()
+        run.end()
+    found = events(tdcore, tmp_path / "run", "--attempt", "1")
+    assert [(each["ts"], each["args"]["attempt"]) for each in named(found, "TRAIN 0")] == [(0, 1)]
+
+
+def test_a_file_that_cannot_be_written_is_named(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    run.end()
+    found = tdcore("trace", tmp_path / "run", "-o", tmp_path / "no" / "trace.json")
+    assert found.code == 2
+    assert "trace.json" in found.err
+    assert "cannot be written" in found.err
+    found = tdcore("trace", tmp_path / "run", "-o", tmp_path)
+    assert (found.code, "cannot be written" in found.err) == (2, True)
+    assert not list(tmp_path.glob(".*trace*"))
+
+
+def test_a_run_without_data_gives_an_empty_trace(tdcore: Command, tmp_path: Path) -> None:
+    RunWriter(tmp_path / "run").end()
+    assert events(tdcore, tmp_path / "run") == []
