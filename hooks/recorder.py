@@ -23,11 +23,11 @@ Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the pro
 
 
 class Recorder:
-    """Path of tensors to a ring, with the number of the current step or of an earlier step.
+    """Writer of tensors to a ring, with the number of the current step or of an earlier step.
 
     Attributes:
         now: The current step.
-        native: Ring.capture(), for captures in the current step without further cost.
+        native: Ring.capture(). Module hooks call it directly, for captures in the current step.
         localize: Replaces tensors that are sharded over workers by the worker's own shards; None if the
             framework has no such tensors.
         spent_ns: Time of training threads inside the hook in steps that save.

@@ -195,7 +195,7 @@ class Engine:
                     self._problem(f"old findings of {run.label} could not be removed: {error}")
 
     def finish_actions(self, timeout: timedelta = CLOSE_TIMEOUT) -> None:
-        """Wait for actions, at most `timeout`. Also called after the rules have failed."""
+        """Wait for actions, at most `timeout`. The runner also calls it after the rules have failed."""
         self._dispatcher.try_again(self.source, self._sink, last=True)
         self._dispatcher.close(timeout)
         self._take_problems()

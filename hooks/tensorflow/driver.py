@@ -359,7 +359,7 @@ class TapeDriver(BaseHook):
             what = ", ".join(needs) or "anything"
             yield (
                 f"{what}: no step was seen; use hook.wrap_tape(tf.GradientTape()) in an eager loop, or "
-                "@hook.capture_step in the place of @tf.function"
+                "@hook.capture_step instead of @tf.function"
             )
             return
         if self._shortfalls.none_due:

@@ -4,7 +4,7 @@
     with hook.wrap_tape(tf.GradientTape()) as tape:      # in an eager loop
         loss = ...
 
-    @hook.capture_step                                   # in the place of @tf.function
+    @hook.capture_step                                   # instead of @tf.function
     def train_step(x, y):
         with tf.GradientTape() as tape:
             loss = ...
@@ -49,7 +49,7 @@ __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Optimizer = TypeVar("_Optimizer")
-_INSTEAD = "use @hook.capture_step in the place of @tf.function"
+_INSTEAD = "use @hook.capture_step instead of @tf.function"
 
 
 class Hook(FromConfiguration, TapeDriver):

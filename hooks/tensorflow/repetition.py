@@ -50,7 +50,7 @@ _REPEATABLE = (
 
 
 def why_unrepeatable(graph: Any) -> str:
-    """Why a function cannot run twice without an effect on the training, as a clause; "" if it can."""
+    """Return a clause with the reason why a second run would affect the training; "" if it would not."""
     found = random_operations(graph)
     if found:
         return (

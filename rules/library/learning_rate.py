@@ -201,7 +201,7 @@ class LearningRateHistory:
         return float(np.mean(values)) if values else None
 
     def stands(self, step: int) -> bool:
-        """Whether the loss is unknown, or has not fallen since the first step that was too high."""
+        """Whether the loss is unknown, or has not fallen since the first comparison that was too high."""
         now = self.mean_loss(step)
         if self.before is None or now is None or not np.isfinite([self.before, now]).all():
             return True

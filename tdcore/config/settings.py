@@ -35,7 +35,7 @@ class Variable:
 
 VARIABLES = (
     Variable("TDCORE_DISABLED", "`1`, `true`, `yes`, `on`; `0`, `false`, `no`, `off`", "`0`",
-             "recording is off: tdcore is not loaded, and the script runs unchanged"),
+             "recording is off: the native code of tdcore is not loaded, and the script runs unchanged"),
     Variable("TDCORE_LOG_LEVEL", "`DEBUG`, `INFO`, `WARNING`, `ERROR`, `CRITICAL`", "as the program sets it",
              "level of the loggers `tdcore` and `tdcore.*`"),
     Variable("TDCORE_CONFIG", "a file", "none",

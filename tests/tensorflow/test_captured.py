@@ -248,7 +248,7 @@ def test_a_plain_function_is_told_which_decorator_to_use(make_hook: MakeHook) ->
         return tape.gradient(loss, weight)
 
     with pytest.raises(
-        CaptureError, match=r"wrap_tape\(\).*@hook\.capture_step in the place of @tf\.function"
+        CaptureError, match=r"wrap_tape\(\).*@hook\.capture_step instead of @tf\.function"
     ):
         step()
 

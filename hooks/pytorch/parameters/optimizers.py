@@ -116,7 +116,7 @@ class Optimizers:
                 self.find_or_add(found, parameters)
 
     def assign_owners(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Search all objects if a trained parameter has no known optimizer, once per such parameter."""
+        """Search all objects for optimizers if a trained parameter has none, once per such parameter."""
         trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
         owned = {id(parameter) for _, optimizer in self.alive() for parameter in owned_by(optimizer)}
         if not trained - owned <= self._ownerless:
