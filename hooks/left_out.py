@@ -59,7 +59,7 @@ class LeftOutNames:
         return {LEFT_OUT_NOTE: {"kinds": dict(sorted(self._kinds.items())), "examples": dict(self._examples)}}
 
     def messages(self) -> list[str]:
-        """Log messages, one for each reason. Later names do not change the messages."""
+        """Log messages, one for each reason, with the first name. Later names do not change a message."""
         first = {why: name for name, why in reversed(self._examples.items())}
         return [
             f"tensors are not recorded because their names cannot be stored, the first is {name!r}: {why}. "

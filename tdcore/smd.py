@@ -1,4 +1,4 @@
-"""All names of smdebug in one module: `import tdcore.smd as smd`.
+"""The names of smdebug for PyTorch scripts, trials and rules: `import tdcore.smd as smd`.
 
     import tdcore.smd as smd                     # was: import smdebug.pytorch as smd
     from tdcore.smd import modes, get_hook       # was: from smdebug import modes; ... import get_hook

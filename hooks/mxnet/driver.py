@@ -1,7 +1,8 @@
 """BlockDriver: the steps of the MXNet hook, and the times at which values are read.
 
-Between saved steps, only the registered blocks have a forward pre-hook. In a saved step, forward hooks are
-attached to all blocks inside, and removed when the step ends. Threads: the training thread.
+Between saved steps, only the registered blocks have a forward pre-hook; the blocks inside have one too if a
+block is trained by another method than forward. In a saved step, forward hooks are attached to all blocks
+inside, and removed when the step ends. Threads: the training thread.
 """
 
 from __future__ import annotations

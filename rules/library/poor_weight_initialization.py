@@ -32,17 +32,17 @@ class PoorWeightInitialization:
         Checks activations, gradients, losses and weights at the first saved steps of a training.
 
     Why it matters:
-        Each layer scales the signal by the standard deviation of its weights. If this scale is wrong,
-        activations and gradients shrink or grow with every layer, and a deep network does not learn from the
-        first step on. Neurons that start equal get equal gradients and stay equal.
+        Each layer scales the signal in proportion to the standard deviation of its weights. If this scale is
+        wrong, activations and gradients shrink or grow with every layer, and a deep network does not learn
+        from the first step on. Neurons that start equal get equal gradients and stay equal.
 
     Decides by:
         The rule judges the first `steps` saved steps of TRAIN or GLOBAL mode, for each attempt (start of the
         training) and worker.
 
-        - `variance`: the variance of the inputs of activations (modules ReLU, LeakyReLU, PReLU, ELU, GELU and
-          SiLU, in order of execution). The geometric means over the first and the last quarter of the layers
-          differ by more than a factor of `threshold`.
+        - `variance`: the variance of the inputs of activations (modules ReLU, ReLU6, LeakyReLU, PReLU, ELU,
+          GELU and SiLU, in order of execution). The geometric means over the first and the last quarter of
+          the layers differ by more than a factor of `threshold`.
         - `gradient`: for the gradient of each weight, r = p95 - p5 of its elements (the 95th and 5th
           percentiles). The rule fires if smallest r / largest r < distribution_range. Gradients of fewer than
           20 elements, or with mostly zeros, are left out.

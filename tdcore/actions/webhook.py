@@ -39,7 +39,7 @@ class Webhook(Notifier):
         allow_http: Accept http for other machines.
         timeout: Time to connect, and for each answer, per try.
         retrying: Number of tries and pauses after temporary failures: refused connections, timeouts, and the
-            answers 408, 425, 429 and 5xx.
+            answers 408, 425, 429, 500, 502, 503 and 504.
         again_after: Time after which the same notice key is reported again; None: never.
         max_listed: Maximum number of findings in one message.
 

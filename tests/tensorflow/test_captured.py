@@ -247,9 +247,7 @@ def test_a_plain_function_is_told_which_decorator_to_use(make_hook: MakeHook) ->
             loss = tf.reduce_sum(weight)
         return tape.gradient(loss, weight)
 
-    with pytest.raises(
-        CaptureError, match=r"wrap_tape\(\).*@hook\.capture_step instead of @tf\.function"
-    ):
+    with pytest.raises(CaptureError, match=r"wrap_tape\(\).*@hook\.capture_step instead of @tf\.function"):
         step()
 
     @tf.function

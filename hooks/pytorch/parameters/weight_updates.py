@@ -114,7 +114,7 @@ class Updates:
     def end_step(
         self, plan: Plan, view: ModelView, optimizers: Sequence[Optimizer], parameters: list[nn.Parameter]
     ) -> None:
-        """Log the parameters without an update, after a step in which an optimizer has stepped.
+        """Log once that a parameter has no update, after a step in which an optimizer has stepped.
 
         A parameter that the script replaces before its optimizer steps is in no optimizer's groups.
         """
