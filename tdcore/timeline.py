@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.text.short_repr import cut
+from tdcore.text.step_text import SYSTEM_SAMPLES
 from tdcore.trial.refresh import no_refresh
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def trace_events(trial: Trial, *, attempt: int | None = None) -> Iterator[Event]
     for host, process in hosts.items():
         yield _name("process_name", process, 0, f"host {host}")
     yield from _step_events(steps, workers, start)
-    yield from _finding_events(findings, steps, workers, start)
+    yield from _finding_events(findings, steps, samples, workers, start)
     yield from _sample_events(samples, workers, hosts, start)
 
 
@@ -205,18 +206,24 @@ def _slice(
 
 
 def _finding_events(
-    findings: list[dict[str, Any]], steps: list[_Saved], workers: dict[str, int], start: int
+    findings: list[dict[str, Any]],
+    steps: list[_Saved],
+    samples: list[dict[str, Any]],
+    workers: dict[str, int],
+    start: int,
 ) -> Iterator[Event]:
-    ends = {each[:4]: each.last_ns for each in steps}
-    by_worker: dict[tuple[str, int], int] = {}
+    """A finding is at the end of its step, or at its system sample; else at the worker's last saved step."""
+    times: dict[tuple[Any, ...], int] = {
+        (each["worker"], each["attempt"], SYSTEM_SAMPLES, each["sample"]): each["time_ns"] for each in samples
+    }
     for each in steps:
-        key = (each.worker, each.attempt)
-        by_worker[key] = max(each.last_ns, by_worker.get(key, each.last_ns))
-    first_worker = next(iter(workers), "")
+        last = (each.worker, each.attempt)
+        times[last] = max(each.last_ns, times.get(last, each.last_ns))
+        times[each[:4]] = each.last_ns
     for found in findings:
-        worker = found.get("worker") or first_worker
-        attempt, mode, step = found.get("attempt"), found.get("mode"), found.get("mode_step")
-        time = ends.get((worker, attempt, mode, step), by_worker.get((worker, attempt)))  # type: ignore[arg-type]
+        worker = found.get("worker") or next(iter(workers), "")
+        place = (worker, found.get("attempt"), found.get("mode"), found.get("mode_step"))
+        time = times.get(place, times.get(place[:2]))
         if time is None or worker not in workers:
             continue
         yield {

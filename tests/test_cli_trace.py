@@ -118,6 +118,21 @@ def test_a_finding_is_at_the_end_of_its_step(tdcore: Command, tmp_path: Path) ->
     assert found["args"]["why"] == "small"
 
 
+def test_a_finding_about_system_samples_is_at_its_sample(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 0, 0)
+    run.flush()
+    add_samples(tmp_path / "run", "worker_0", [sample(0), sample(500), sample(1000)])
+    finding = {
+        "rule": "MemoryGrowth", "code": "TDC213", "step": 1, "mode": "SYSTEM", "mode_step": 1,
+        "worker": "worker_0", "attempt": 0, "tensor": "node", "why": "it grows", "do": "look", "count": 1,
+    }  # fmt: skip
+    run.write("findings/memory_growth.jsonl", json.dumps(finding).encode() + b"\n")
+    run.end()
+    (found,) = named(events(tdcore, tmp_path / "run"), "MemoryGrowth")
+    assert found["ts"] == 500_000
+
+
 def test_samples_are_counters_of_their_worker_and_host(tdcore: Command, tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run")
     add_step(run, 0, 250)
