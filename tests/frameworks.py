@@ -68,6 +68,7 @@ _JAX = (
     "layers in a scan",
     "losses",
     "optimizer state and hyper-parameters",
+    "update ratios",
     "values that a step saves",
     "shards of several devices",
     "donated arguments",

@@ -14,6 +14,7 @@ import numpy as np
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.jax.step_values import StepNames, flat_paths, is_object
 from tdcore.hooks.jax.taps import mark, runs_at_once
+from tdcore.hooks.jax.update_ratios import requests_ratios
 from tdcore.hooks.jax_arrays import is_numeric
 from tdcore.hooks.plan import Plan
 
@@ -185,7 +186,8 @@ class Collector:
 
     def _is_new(self, tree: Any) -> bool:
         """Whether parameters may have to be found by their gradients."""
-        return self.plan.may_take(TensorKind.WEIGHT) or self.plan.may_take(TensorKind.BIAS)
+        kinds = (TensorKind.WEIGHT, TensorKind.BIAS)
+        return any(map(self.plan.may_take, kinds)) or requests_ratios(self.plan)
 
     def _receive(self, number: int, value: Any) -> None:
         self.values.append((number, value))

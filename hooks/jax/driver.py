@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import Any
 
+import jax
 import numpy as np
 
 from tdcore.format.layout import TensorKind
@@ -26,6 +27,7 @@ from tdcore.hooks.jax.step_functions import Tapped, UncapturableStepError
 from tdcore.hooks.jax.step_values import NamedLeaf, StepInputs, StepNames, scalars_of
 from tdcore.hooks.jax.tapped_jaxpr import LiftedTap
 from tdcore.hooks.jax.taps import is_traced
+from tdcore.hooks.jax.update_ratios import CopiedParameter, copied_parameters, ratio_of, requests_ratios
 from tdcore.hooks.jax_arrays import host_array
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.run_notes import note_once
@@ -35,6 +37,12 @@ from tdcore.modes import ModeKeys
 __all__ = ["StepDriver"]
 
 _PARAMETERS = (TensorKind.WEIGHT, TensorKind.BIAS)
+_RATIOS = "update ratios"
+_NO_NEW_VALUE = (
+    "no result of the step is the parameter plus an update; capture the compiled function that returns the "
+    "new parameters"
+)
+_SEVERAL = "several results of the step are the parameter plus an update"
 
 
 class StepDriver(BaseHook):
@@ -73,6 +81,7 @@ class StepDriver(BaseHook):
         tapped, failed = self._compute_taps(captured, plan, inputs)
         self._guarded("weights", self._record_arguments, captured, plan, inputs)
         self._guarded("steps", self._record_taps, plan, tapped)
+        copies = self._copied_parameters(captured, plan, inputs)
         began = perf_counter_ns()
         result, seen = self._run_own(captured, plan, inputs, args, kwargs)
         ended = perf_counter_ns()
@@ -80,6 +89,8 @@ class StepDriver(BaseHook):
             self._fault("capture", failed)  # the step itself has run: the error is one of the capture
         if seen is not None:
             self._guarded("steps", self._record_taps, plan, seen)
+        if copies and inputs is not None:
+            self._guarded(_RATIOS, self._record_ratios, captured, plan, inputs, copies, result, args, kwargs)
         names = {each.name.name for each in (*tapped, *(seen or ()))}
         self._guarded("metrics", self._record_result, captured, plan, inputs, result, names)
         self._recorder.spent_ns += began - start + perf_counter_ns() - ended
@@ -189,6 +200,61 @@ class StepDriver(BaseHook):
                     calls[name] += 1
         for call, found in by_call.items():
             self._capture(found, call)
+
+    def _copied_parameters(
+        self, captured: CapturedStep, plan: Plan, inputs: StepInputs | None
+    ) -> list[CopiedParameter]:
+        """Copies of the parameters before a training step, whose update ratios are requested."""
+        trains = (self._mode or captured.mode) not in (ModeKeys.EVAL.value, ModeKeys.PREDICT.value)
+        if inputs is None or not trains or not requests_ratios(plan) or _RATIOS in self._faults:
+            return []
+        try:
+            named = StepNames(inputs.leaves, captured.further).named
+            return copied_parameters(plan, named, [leaf.value for leaf in inputs.leaves])
+        except Exception as error:
+            self._fault(_RATIOS, error)
+            return []
+
+    def _record_ratios(
+        self,
+        captured: CapturedStep,
+        plan: Plan,
+        inputs: StepInputs,
+        copies: list[CopiedParameter],
+        result: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Record the update ratios of a step that has run."""
+        places = captured.functions.new_values(plan, inputs)
+        returned = jax.tree_util.tree_leaves(result)
+        changed = self._changed_in_place(captured, inputs, args, kwargs)
+        found: list[tuple[TensorSpec, Any]] = []
+        lacking: dict[str, list[str]] = {}
+        for each in copies:
+            results = places.get(each.position, [])
+            after = returned[results[0]] if len(results) == 1 else changed.get(each.position)
+            if after is not None:
+                found.append((each.spec, ratio_of(each.before, after)))
+            else:
+                lacking.setdefault(_SEVERAL if results else _NO_NEW_VALUE, []).append(each.name)
+        for reason, names in lacking.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            self._note_uncaptured(f"{names[0]}{more}: {reason}")
+        self._capture(found)
+
+    def _changed_in_place(
+        self, captured: CapturedStep, inputs: StepInputs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[int, Any]:
+        """New values of nnx variables that the step has changed, by position in the leaves."""
+        if not any(leaf.variable is not None for leaf in inputs.leaves):
+            return {}
+        now = {leaf.path: leaf.value for leaf in StepInputs(captured.argument_names, args, kwargs).leaves}
+        return {
+            position: now[leaf.path]
+            for position, leaf in enumerate(inputs.leaves)
+            if leaf.variable is not None and now.get(leaf.path, leaf.value) is not leaf.value
+        }
 
     def _record_result(
         self,

@@ -1,5 +1,9 @@
 """Parts of recorded values: iterations of a scan, and shards with their place in the whole.
 
+The place of "<name>/shard_<number>" is stored in a note of the run and not in the index column `shard`. The
+column is for parts of one name that several workers save. With it, a reader would look for the other parts
+under the name of this shard, and raise an error because they have other names.
+
 Threads: the training thread.
 """
 
@@ -18,6 +22,7 @@ from tdcore.hooks.jax_arrays import host_array
 
 __all__ = ["Part", "parts_of_array", "split_tap"]
 
+_PER_AXIS = ("offset", "global_shape")  # of a place: one number for each axis
 Part = tuple[str, Any, dict[str, Any]]  # name, array, and its place: empty for a whole value
 
 
@@ -25,7 +30,8 @@ def split_tap(tapped: Tapped, *, per_layer: bool) -> list[Part]:
     """The recorded values of one tap.
 
     A value that is equal on all devices is one value. Outputs and inputs that differ are the parts of a
-    batch: the whole is recorded too. Other values that differ are recorded per shard only.
+    batch: the whole is recorded too, and the place of each part has its offset in this whole. Other values
+    that differ are recorded per shard only.
     """
     name, levels = tapped.name, tapped.lifted.levels
     sharded = [each for each in levels if isinstance(each, Sharded)]
@@ -40,11 +46,15 @@ def split_tap(tapped: Tapped, *, per_layer: bool) -> list[Part]:
     if all(each.tobytes() == first.tobytes() for each in shards):
         return list(_layers(name.name, _unmarked(name.scalar, first), {}, scans, per_layer))
     found: list[Part] = []
-    if name.kind in (TensorKind.OUTPUT, TensorKind.INPUT) and not name.scalar:
-        joined = np.concatenate(shards, min(scans, first.ndim - 1))
+    of_batch = name.kind in (TensorKind.OUTPUT, TensorKind.INPUT) and not name.scalar
+    if of_batch:
+        joined = np.concatenate(shards, scans)
         found += _layers(name.name, joined, {}, scans, per_layer)
     for number, shard in enumerate(shards):
-        place = {"mesh": _coordinates(sharded[-1], number)}
+        place: dict[str, Any] = {"mesh": _coordinates(sharded[-1], number)}
+        if of_batch:
+            offset = [number * size if at == scans else 0 for at, size in enumerate(shard.shape)]
+            place |= {"offset": offset, "global_shape": list(joined.shape)}
         found += _layers(
             f"{name.name}/shard_{number}", _unmarked(name.scalar, shard), place, scans, per_layer
         )
@@ -75,7 +85,8 @@ def _layers(name: str, value: Any, place: dict[str, Any], scans: int, per_layer:
         yield name, value, place
         return
     for number in range(value.shape[0]):
-        yield from _layers(f"{name}/layer_{number}", value[number], place, scans - 1, per_layer)
+        inner = {key: at[1:] if key in _PER_AXIS else at for key, at in place.items()}
+        yield from _layers(f"{name}/layer_{number}", value[number], inner, scans - 1, per_layer)
 
 
 def _coordinates(sharded: Sharded, number: int) -> dict[str, int]:

@@ -18,8 +18,11 @@ import numpy as np
 
 from tdcore.hooks.jax.collector import Collector, ModuleNames, TapName
 from tdcore.hooks.jax.interception import collecting
+from tdcore.hooks.jax.returned_parameters import new_values
 from tdcore.hooks.jax.step_values import Leaf, Path, StepInputs, StepNames
 from tdcore.hooks.jax.tapped_jaxpr import LiftedTap, lift
+from tdcore.hooks.jax.update_ratios import requests_ratios
+from tdcore.hooks.jax_arrays import is_numeric
 from tdcore.hooks.plan import Plan
 
 __all__ = ["CapturingFunctions", "Tapped", "UncapturableStepError"]
@@ -46,6 +49,7 @@ class _Function(NamedTuple):
     consts: list[Any]
     taps: list[LiftedTap]
     names: dict[int, TapName]
+    new_values: dict[int, list[int]]
 
 
 class CapturingFunctions:
@@ -90,6 +94,17 @@ class CapturingFunctions:
             for tap, value in zip(function.taps, values, strict=True)
         ]
 
+    def new_values(self, plan: Plan, inputs: StepInputs) -> dict[int, list[int]]:
+        """Positions of new parameters among the leaves of the step's result; see returned_parameters.py.
+
+        Empty for a step that could not be traced.
+
+        Returns:
+            A list by position of the parameter in the leaves of the arguments.
+        """
+        made = self._made.get(self._key(plan, inputs, *self._split(inputs)))
+        return {} if made is None else made.new_values
+
     def _function_for(self, plan: Plan, inputs: StepInputs) -> tuple[_Function, list[int]]:
         """The function for these arguments, and the places of the arrays among them that it takes."""
         arrays, static = self._split(inputs)
@@ -132,13 +147,19 @@ class CapturingFunctions:
         names = StepNames(inputs.leaves, self._further)
         collector = Collector(plan, names, self._modules, self._note, self._fault, own_loss=self._own_loss)
 
-        def traced(*values: Any) -> tuple[()]:
+        places: list[int] = []  # of the results, among the leaves of the step's result
+
+        def traced(*values: Any) -> list[Any]:
             leaves = [leaf.value for leaf in inputs.leaves]
             for place, value in zip(arrays, values, strict=True):
                 leaves[place] = value
             args, kwargs = inputs.rebuild(leaves)
-            self._step(*args, **kwargs)
-            return ()
+            result = self._step(*args, **kwargs)
+            if not requests_ratios(plan):
+                return []
+            returned = jax.tree_util.tree_leaves(result)
+            places.extend(place for place, value in enumerate(returned) if is_numeric(value))
+            return [returned[place] for place in places]
 
         with _trace_number(next(_numbers)), collecting(collector):
             closed = jax.make_jaxpr(traced)(*(inputs.leaves[place].value for place in arrays))
@@ -153,7 +174,11 @@ class CapturingFunctions:
                 "another operation that cannot return it"
             )
         call = jax.jit(lambda consts, *values: lifted.function(*consts, *values))
-        return _Function(call, lifted.consts, lifted.taps, collector.taps)
+        found = {
+            arrays[argument]: [places[each] for each in results]
+            for argument, results in new_values(closed, range(len(arrays))).items()
+        }
+        return _Function(call, lifted.consts, lifted.taps, collector.taps, found)
 
 
 def _is_number(leaf: Leaf) -> bool:

@@ -71,7 +71,7 @@ def test_the_cache_of_a_compiled_step_contains_nothing_of_the_hook(make_hook: Ma
 
 @pytest.mark.shows("JAX: errors in the hook", "same training")
 @pytest.mark.parametrize("name", ["plain", "nnx_not_compiled"])
-@pytest.mark.parametrize("part", ["arguments", "make", "tap", "record"])
+@pytest.mark.parametrize("part", ["arguments", "make", "tap", "record", "copy", "ratio"])
 def test_an_error_in_the_hook_does_not_reach_the_training(
     name: str, part: str, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,12 +81,15 @@ def test_an_error_in_the_hook_does_not_reach_the_training(
     if (name, part) == ("nnx_not_compiled", "make"):
         pytest.skip("a step that is not compiled has no second function")
     plain = trained(name)
-    hook = make_hook(save_config=td.SaveConfig(save_interval=3))
+    hook = make_hook(include_collections=["update_ratios"], save_config=td.SaveConfig(save_interval=3))
+    driver = sys.modules["tdcore.hooks.jax.driver"]
     targets: dict[str, tuple[Any, str]] = {
         "arguments": (StepInputs, "_renamed"),
         "make": (CapturingFunctions, "_trace"),
         "tap": (Collector, "add"),
         "record": (type(hook._recorder), "capture"),
+        "copy": (driver, "copied_parameters"),
+        "ratio": (driver, "ratio_of"),
     }
     monkeypatch.setattr(*targets[part], fails)
     assert same(trained(name, hook), plain)

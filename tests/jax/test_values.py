@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.jax.cases import (
     plain_weights,
     trained,
 )
+from tests.jax.linen_programs import Deep
 
 CLOSE: dict[str, Any] = {"rtol": 2e-5, "atol": 1e-6}
 MakeHook = Callable[..., Any]
@@ -295,6 +297,19 @@ def test_a_loss_that_the_optimizer_computes_itself_is_not_one_of_the_step(make_h
 # Several devices --------------------------------------------------------------------------------------------
 
 
+def assert_shards_are_in_their_places(run: Any, step: int) -> None:
+    """Each shard with an offset is that part of the recorded whole."""
+    places = {name: place for name, place in run.notes()["shards"].items() if "offset" in place}
+    assert places
+    for name, place in places.items():
+        whole, part = run.tensor(re.sub(r"/shard_\d+", "", name)), run.tensor(name)
+        box = tuple(
+            slice(low, low + size) for low, size in zip(place["offset"], part.shape(step), strict=True)
+        )
+        assert place["global_shape"] == list(whole.shape(step))
+        np.testing.assert_array_equal(part.value(step), whole.value(step)[box])
+
+
 @pytest.mark.shows("JAX: shards of several devices", "values right")
 @pytest.mark.parametrize(("name", "count"), [("pmap_of_two", 2), ("shard_map_of_four_checked", 4)])
 def test_outputs_of_devices_are_the_batch_with_the_place_of_each_part(
@@ -308,7 +323,10 @@ def test_outputs_of_devices_are_the_batch_with_the_place_of_each_part(
     output = run.tensor("layers_0_output_0").value(2)
     parts = [run.tensor(f"layers_0_output_0/shard_{each}").value(2) for each in range(count)]
     np.testing.assert_array_equal(np.concatenate(parts), output)
-    assert hook._notes["shards"]["layers_0_output_0/shard_1"] == {"mesh": {"data": 1}}
+    assert run.notes()["shards"]["layers_0_output_0/shard_1"] == {
+        "mesh": {"data": 1}, "offset": [BATCH // count, 0], "global_shape": [BATCH, 8]
+    }  # fmt: skip
+    assert_shards_are_in_their_places(run, 2)
     gradient = run.tensor("gradient/params/layers_0/kernel").value(2)
     assert gradient.shape == (5, 8)  # the mean is equal on all devices
 
@@ -319,14 +337,54 @@ def test_a_sharded_parameter_is_recorded_whole_and_per_shard_where_requested(mak
     trained("sharded_arrays", hook)
     hook.close()
     run = td.create_trial(hook.out_dir)
-    whole = run.tensor("params/layers_0/kernel").value(3)
-    for number in range(2):
-        name = f"params/layers_0/kernel/shard_{number}"
-        place = hook._notes["shards"][name]
-        start = place["offset"][1]
-        assert place["global_shape"] == [5, 8]
-        np.testing.assert_array_equal(run.tensor(name).value(3), whole[:, start : start + 4])
+    assert_shards_are_in_their_places(run, 3)
+    places = [run.notes()["shards"][f"params/layers_0/kernel/shard_{each}"] for each in range(2)]
+    assert sorted(each["offset"] for each in places) == [[0, 0], [0, 4]]
+    assert [each["global_shape"] for each in places] == [[5, 8], [5, 8]]
     assert "params/layers_0/bias/shard_0" not in run.tensor_names()  # replicated
+
+
+@pytest.mark.shows("JAX: shards of several devices", "values right")
+def test_a_reader_takes_a_shard_for_a_tensor_of_its_own(make_hook: MakeHook) -> None:
+    hook = make_hook(per_shard=True)
+    trained("sharded_arrays", hook)
+    hook.close()
+    run = td.create_trial(hook.out_dir)
+    name = "params/layers_0/kernel/shard_1"
+    shard = run.tensor(name)
+    assert shard.shape(3) == (5, 4)
+    assert shard.shards(3) == []  # nothing for global_value() to assemble
+    np.testing.assert_array_equal(shard.global_value(3), shard.value(3))
+    (merged,) = (row for row in run.stats([name], merged=True).to_pylist() if row["step"] == 3)
+    assert merged["l2"] == pytest.approx(np.linalg.norm(np.float64(shard.value(3))), rel=1e-12)
+
+
+@pytest.mark.shows("JAX: shards of several devices", "values right")
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_outputs_of_layers_in_a_scan_on_devices_have_their_places(
+    per_layer: bool, make_hook: MakeHook
+) -> None:
+    hook = make_hook(per_layer=per_layer)
+    network, x = Deep(), batch_of(0)["x"]
+    params = network.init(jax.random.key(0), x)["params"]
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+
+    def apply(params: Any, x: Any) -> Any:
+        return network.apply({"params": params}, x)
+
+    step = jax.shard_map(apply, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    hook.capture_step(jax.jit(step))(params, x)
+    hook.close()
+    run = td.create_trial(hook.out_dir)
+    assert_shards_are_in_their_places(run, 0)
+    name, place = "blocks/inner_output_0/shard_1", {"mesh": {"data": 1}}
+    half = BATCH // 2
+    if per_layer:
+        expected = {"offset": [half, 0], "global_shape": [BATCH, 5]}
+        assert run.notes()["shards"][f"{name}/layer_2"] == place | expected
+    else:
+        expected = {"offset": [0, half, 0], "global_shape": [4, BATCH, 5]}
+        assert run.notes()["shards"][name] == place | expected
 
 
 @pytest.mark.shows("JAX: losses", "values right")
