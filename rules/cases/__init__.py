@@ -18,6 +18,7 @@ from tdcore.rules.cases import (
     learning_rate,
     loss_not_decreasing,
     loss_spike,
+    low_gpu_utilization,
     mismatched_loss,
     nlp_sequence_ratio,
     outlier_rank,
@@ -73,4 +74,5 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC129": (wrong_mode.FIRES, wrong_mode.QUIET),
     "TDC130": (mismatched_loss.FIRES, mismatched_loss.QUIET),
     "TDC131": (unequal_ranks.FIRES, unequal_ranks.QUIET),
+    "TDC206": (low_gpu_utilization.FIRES, low_gpu_utilization.QUIET),
 }

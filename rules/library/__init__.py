@@ -18,6 +18,7 @@ from tdcore.rules.library.first_non_finite import FirstNonFinite
 from tdcore.rules.library.learning_rate import LearningRate
 from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
 from tdcore.rules.library.loss_spike import LossSpike
+from tdcore.rules.library.low_gpu_utilization import LowGPUUtilization
 from tdcore.rules.library.mismatched_loss import MismatchedLoss
 from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
 from tdcore.rules.library.outlier_rank import OutlierRank
@@ -52,6 +53,7 @@ __all__ = [
     "LearningRate",
     "LossNotDecreasing",
     "LossSpike",
+    "LowGPUUtilization",
     "MismatchedLoss",
     "NLPSequenceRatio",
     "OutlierRank",
@@ -104,4 +106,5 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC129": WrongMode,
     "TDC130": MismatchedLoss,
     "TDC131": UnequalRanks,
+    "TDC206": LowGPUUtilization,
 }
