@@ -86,7 +86,8 @@ class Samples:
     def series(self, values: Callable[[Columns], Floats]) -> Iterator[Series]:
         """The samples of each worker, with values of the machine or of the trainer.
 
-        values: computes the values from the columns, shape (samples, n). Samples with NaN are left out.
+        values: computes the values from the columns, shape (samples, n). Samples with a value that is
+            NaN or infinite are left out.
         """
         yield from _series(self.columns, values(self.columns), ("attempt", "worker", "host"))
 
@@ -107,7 +108,7 @@ class Samples:
             samples, line = np.unique(row[mine], return_inverse=True)
             table = np.full((len(samples), len(numbers)), np.nan)
             table[line, column] = values[mine]
-            known = ~np.isnan(table).any(axis=1)
+            known = np.isfinite(table).all(axis=1)
             if known.any():
                 sample, time_ns = (self.columns.ints(name)[samples[known]] for name in ("sample", "time_ns"))
                 place = Place(attempt, worker, host)
@@ -116,7 +117,7 @@ class Samples:
 
 
 def _series(columns: Columns, values: Floats, keys: tuple[str, ...]) -> Iterator[Series]:
-    known = np.flatnonzero(~np.isnan(values).any(axis=1))
+    known = np.flatnonzero(np.isfinite(values).all(axis=1))
     for attempt, worker, host, *index, rows in groups(columns, known, *keys):
         place = Place(attempt, worker, host, f"gpu{index[0]}" if index else "")
         sample, time_ns = (columns.ints(name)[rows] for name in ("sample", "time_ns"))

@@ -79,7 +79,7 @@ class Columns:
         if key not in self._cache:
             column = self.table.column(name)
             if column.null_count:
-                column = column.cast(pa.float64())
+                column = column.cast(pa.float64(), safe=False)  # large integers are rounded
             self._cache[key] = np.asarray(column.to_numpy(), dtype=np.float64)
         return self._cache[key]
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tdcore.actions import CaptureMore
 from tdcore.errors import ConfigError
 from tdcore.rules import RULES, LowGPUUtilization, Status, plan, run
-from tdcore.rules.base import system_columns_of
+from tdcore.rules.base import Rule, system_columns_of
 from tdcore.rules.engine import Engine
 from tdcore.rules.loading import load_rule
 from tdcore.rules.run_source import RunSource
+from tdcore.rules.safe_pickle import dump
 from tdcore.rules.step_range import with_step_range
+from tdcore.rules.trace import Trace
 from tdcore.sinks import LocalSink, MemorySink
 from tdcore.sinks.base import SinkError
 from tdcore.trial.new_samples import NewSamples
-from tests.rules.system_samples import gpu, write_samples
+from tests.rules.system_samples import gpu, trace_of, write_samples
 from tests.trial.writer import RunWriter
 
 RULE = LowGPUUtilization(patience=100, window=100)
@@ -179,3 +185,79 @@ def test_findings_about_samples_request_no_tensor_of_that_name(tmp_path: Path) -
 
 def test_a_hook_captures_nothing_for_rules_about_samples() -> None:
     assert plan([rule() for rule in RULES.values() if system_columns_of(rule)]) == ()
+
+
+# All rules about samples.
+
+NUMBERS = st.sampled_from([None, 0, 1, 5, 50, 99, 100, 101, -1, 1 << 40, (1 << 63) - 1])
+SHARES = st.sampled_from([None, 0.0, 3.0, 95.0, 100.0, -1.0, float("nan"), float("inf"), 3e38])
+GPUS = st.fixed_dictionaries(
+    {
+        "index": st.sampled_from([0, 1, 1, 7, None]),
+        "utilization_percent": SHARES,
+        "memory_total": NUMBERS,
+        "memory_used": NUMBERS,
+        "temperature_celsius": SHARES,
+        "sm_clock_mhz": st.sampled_from([None, 0, 1755]),
+        "throttle_reasons": st.sampled_from([None, 0, 0x48, 0x1FF, -1, (1 << 63) - 1]),
+    }
+)
+ROWS = st.fixed_dictionaries(
+    {
+        "trainer_memory": NUMBERS,
+        "cpu_percent": SHARES,
+        "iowait_percent": SHARES,
+        "core_percent": st.none() | st.lists(SHARES, max_size=3),
+        "core_iowait_percent": st.none() | st.lists(SHARES, max_size=3),
+        "memory_total": NUMBERS,
+        "memory_available": NUMBERS,
+        "memory_limit": NUMBERS,
+        "memory_limit_used": NUMBERS,
+        "gpus": st.none() | st.lists(GPUS, max_size=3),
+    }
+)
+
+
+def early(code: str) -> Rule:
+    """Return a rule that judges after three samples, and every second."""
+    counts = {"patience": 3, "window": 3, "min_points": 3, "scan_interval_us": 1_000_000}
+    rule: Any = RULES[code]
+    return cast(Rule, rule(**{name: value for name, value in counts.items() if name in rule.__slots__}))
+
+
+OF_SAMPLES = [code for code, rule in RULES.items() if system_columns_of(rule)]
+
+
+@pytest.mark.full
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(st.lists(ROWS, min_size=1, max_size=8), st.integers(1, 12))
+def test_no_rule_raises_for_any_samples(rows: list[dict[str, Any]], repeats: int) -> None:
+    trace = trace_of(rows * repeats)
+    engine = Engine(trace.source(), [early(code) for code in OF_SAMPLES])
+    engine.step()
+    for verdict in engine.verdicts(finished=True):
+        assert verdict.status is not Status.ERROR, verdict.text
+        json.dumps(verdict.to_json(), allow_nan=False)
+
+
+@pytest.mark.full
+def test_the_memory_of_a_rule_does_not_grow_with_the_run() -> None:
+    engine = Engine(Trace().source(), [early(code) for code in OF_SAMPLES])
+    random = np.random.default_rng(0)
+    sizes = []
+    trace = Trace()
+    for _ in range(40):
+        trace.samples = []
+        for number in range(300):
+            used = [float(each) for each in random.integers(0, 100, 2)]
+            fields = {"memory_used": number << 20, "memory_total": 80 << 30, "throttle_reasons": number % 256}
+            gpus = [gpu(each, index=at, **fields) for at, each in enumerate(used)]
+            trace.add_sample(
+                trainer_memory=number << 20, cpu_percent=used[0], core_percent=used, iowait_percent=used[1],
+                core_iowait_percent=used, memory_total=1 << 40, memory_available=1 << 40, gpus=gpus,
+            )  # fmt: skip
+        engine.source = trace.source()
+        engine.step()
+        sizes.append([len(dump((run.memory, run.coverage))) for run in engine._runs])
+    early_sizes, late = (np.max(part, axis=0) for part in (sizes[5:10], sizes[10:]))
+    assert (late <= 1.03 * early_sizes + 200).all()
