@@ -34,6 +34,7 @@ __all__ = [
     "Verdict",
     "names_of",
     "require",
+    "system_columns_of",
 ]
 
 
@@ -59,10 +60,13 @@ class Finding:
     Attributes:
         rule: Name of the rule's class.
         code: Code of the rule in the table.
-        step: Global step; the first, if there are several.
-        mode, mode_step: Mode, and step within the mode.
+        step: Global step; the first, if there are several. For rules about system samples, the number of the
+            sample.
+        mode, mode_step: Mode, and step within the mode. "SYSTEM" and the number of the sample for rules about
+            system samples.
         worker, attempt: Worker and attempt (start of the training) of the tensor.
-        tensor: Name as saved; "" if the finding is about the whole step.
+        tensor: Name as saved; "" if the finding is about the whole step. For rules about system samples, the
+            host and the device, such as "node-1/gpu0".
         numbers: Measured values and their limits, by name.
         why: One sentence with the numbers.
         do: Advice, as text.
@@ -271,10 +275,12 @@ class RuleProtocol(Protocol):
     `check` yields findings. It reports the number of rows that it judged with `window.judged`, and the rows
     that it could not judge with `window.missing`.
 
-    A rule may have three more class variables. `columns` names index columns that the rule reads in addition
+    A rule may have four more class variables. `columns` names index columns that the rule reads in addition
     to rules/source.py:COLUMNS. `each_look = True` makes the engine call the rule at every poll of the run,
     also without rows (for rules about elapsed time). `each = True` makes each step a finding of its own:
-    findings are not joined over steps.
+    findings are not joined over steps. `system_columns` names the columns of system samples that the rule
+    judges, with fields of GPUs as "gpus.utilization_percent". Such a rule gets windows with new system
+    samples (`window.samples`), and no rows.
     """
 
     code: ClassVar[str]
@@ -289,6 +295,11 @@ class RuleProtocol(Protocol):
 
 
 Rule = RuleProtocol  # the earlier name of RuleProtocol
+
+
+def system_columns_of(rule: object) -> tuple[str, ...]:
+    """The columns of system samples that a rule judges; () for rules that judge tensors."""
+    return tuple(getattr(rule, "system_columns", ()))
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:

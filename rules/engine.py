@@ -18,8 +18,9 @@ from tdcore.actions.dispatcher import CLOSE_TIMEOUT, ActionDispatcher
 from tdcore.errors import SinkError
 from tdcore.format import layout
 from tdcore.format.run_patterns import RunPatterns
-from tdcore.rules.base import Finding, Rule, Verdict
+from tdcore.rules.base import Finding, Rule, Verdict, system_columns_of
 from tdcore.rules.rule_run import RuleRun, labelled
+from tdcore.rules.samples import Samples, present_columns
 from tdcore.rules.source import COLUMNS, RowBatch, Source
 from tdcore.rules.verdicts import SeenRows, make_verdict
 from tdcore.rules.window import Columns, Window
@@ -112,12 +113,12 @@ class Engine:
         found: list[Finding] = []
         self.news = []
         for run in runs:
-            of_window, changed = self._check(run, columns, batch)
-            found += of_window
-            self.news += changed
+            if not system_columns_of(run.rule):
+                self._check(run, self._window(run, columns, batch), found)
+        new_samples = self._check_samples(batch, found)
         for findings in (found, self.news):
             findings.sort(key=lambda finding: (finding.attempt, finding.step))
-        self.changed = bool(rows or newly_ended or self.news or self._pending)
+        self.changed = bool(rows or new_samples or newly_ended or self.news or self._pending)
         self._pending += self.news
         self._write_findings()
         self._dispatcher.try_again(self.source, self._sink)
@@ -158,6 +159,8 @@ class Engine:
             "rows": self._seen.rows,
             "kinds": self._seen.kinds,
             "classes": self._seen.classes,
+            "samples": self._seen.samples,
+            "sample_columns": self._seen.sample_columns,
             "ended": self._ended,
             "delivered": dict(self._delivered),
             "untold": self._dispatcher.untold(),
@@ -166,7 +169,13 @@ class Engine:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another engine with the same rules. Call it before the first `step`."""
-        self._seen = SeenRows(rows=state["rows"], kinds=state["kinds"], classes=state["classes"])
+        self._seen = SeenRows(
+            rows=state["rows"],
+            kinds=state["kinds"],
+            classes=state["classes"],
+            samples=state.get("samples", 0),
+            sample_columns=state.get("sample_columns", set()),
+        )
         self._ended = state["ended"]
         self._delivered = dict(state["delivered"])
         for run, saved in zip(self._runs, state["judges"], strict=True):
@@ -184,7 +193,7 @@ class Engine:
     def close(self) -> None:
         """Wait for actions, and delete old files in findings/ of rules that have no findings now."""
         self.finish_actions()
-        if self._findings_sink is None or not self.rows:
+        if self._findings_sink is None or not (self.rows or self._seen.samples):
             return
         self._write_findings(everything=True)
         for run in self._runs:
@@ -205,10 +214,32 @@ class Engine:
         """Whether there are actions."""
         return bool(self._dispatcher.actions)
 
-    def _check(self, run: RuleRun, columns: Columns, batch: RowBatch) -> tuple[list[Finding], list[Finding]]:
-        if run.error:
-            return [], []
-        window = Window(
+    def _check_samples(self, batch: RowBatch, found: list[Finding]) -> int:
+        """Check the new system samples with the rules that judge them; return the number of samples."""
+        runs = [run for run in self._runs if system_columns_of(run.rule)]
+        if not runs:
+            return 0
+        before = self._seen.samples
+        no_rows = Columns(batch.table.slice(0, 0))
+        for table in self.source.samples():
+            samples = Samples(table)
+            self._seen.samples += len(samples)
+            self._seen.sample_columns |= present_columns(samples)
+            for run in runs:
+                self._check(run, self._window(run, no_rows, batch, samples), found)
+        return self._seen.samples - before
+
+    def _check(self, run: RuleRun, window: Window, found: list[Finding]) -> None:
+        """Check one window, unless the rule has failed; add to `found` and `news`."""
+        if not run.error:
+            of_window, changed = run.check(window, self._max_findings)
+            found += of_window
+            self.news += changed
+
+    def _window(
+        self, run: RuleRun, columns: Columns, batch: RowBatch, samples: Samples | None = None
+    ) -> Window:
+        return Window(
             columns=columns,
             memory=run.memory,
             ended=batch.ended,
@@ -220,8 +251,8 @@ class Engine:
             run_patterns=self._run_patterns,
             notes=self.source.notes,
             epoch=self.source.epoch,
+            samples=samples,
         )
-        return run.check(window, self._max_findings)
 
     def _write_findings(self, *, everything: bool = False) -> None:
         """Write the findings that must be written now; everything: all findings that have changed."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from tdcore.rules.base import Finding, Rule, SeriesKey
 from tdcore.rules.window import Coverage, Window
+from tdcore.text.step_text import SYSTEM_SAMPLES
 
 __all__ = ["RuleRun", "labelled", "where_raised"]
 
@@ -150,7 +151,10 @@ class RuleRun:
 
     def _note_newest(self, window: Window) -> None:
         columns = window.columns
-        if len(columns.table):
+        if window.samples is not None and len(window.samples):
+            self.last_step = self.last_mode_step = int(window.samples.columns.ints("sample").max())
+            self.last_mode = SYSTEM_SAMPLES
+        elif len(columns.table):
             newest = int(columns.ints("step").argmax())
             if columns.ints("step")[newest] >= self.last_step:
                 self.last_step, self.last_mode_step = (

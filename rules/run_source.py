@@ -6,7 +6,7 @@ Threads: a source belongs to one engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunSource"]
 
+_SAMPLES_EVERY_SECONDS = 5.0  # between two lists of the files of system samples, while the run is written
 _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
@@ -60,6 +61,7 @@ class RunSource:
     ) -> None:
         from tdcore.trial.epochs import Epochs
         from tdcore.trial.index import Index
+        from tdcore.trial.new_samples import NewSamples
         from tdcore.trial.run_location import open_location, poll_interval
 
         if not (attempt is None or attempt == "all" or (isinstance(attempt, int) and attempt >= 0)):
@@ -73,6 +75,9 @@ class RunSource:
         self.pause = poll_interval(self._root, near=0.3)  # between two polls
         self._index = Index(self.sink, self._root)
         self._epochs = Epochs(self._index)
+        self._new_samples = NewSamples(self.sink)
+        self._samples_due = float("-inf")  # of the clock
+        self._samples_read_over = False  # whether they were read after the end of the run
         self._payloads: Payloads | None = None  # made when the first payload is read
         self._progress: RunProgress | None = None  # made when there is a run.json
         self._attempt = attempt
@@ -117,6 +122,7 @@ class RunSource:
         return {
             "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
             "numbering": index.common.saved(), "epochs": self._epochs.saved(),
+            "samples": self._new_samples.position(),
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -130,6 +136,7 @@ class RunSource:
             self._index.skip(worker, attempt, ranges)
         self._index.common.restore(position.get("numbering", {}))
         self._epochs.restore(position.get("epochs", {}))
+        self._new_samples.resume(position.get("samples", {}))
         self._completeness.resume(position["whole"])
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
@@ -167,13 +174,39 @@ class RunSource:
         )  # at the end, so that the rows are read again after an exception
         return RowBatch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 
+    def samples(self) -> Iterator[pa.Table]:
+        """See Source.samples. Call it after `next`.
+
+        While the run is written, the files are listed at most every five seconds. A file that cannot be read
+        raises no exception, but is named in `remarks`.
+        """
+        now = self._clock()
+        if self._run_id is None or (now < self._samples_due and self._over == self._samples_read_over):
+            return
+        self._samples_due, self._samples_read_over = now + _SAMPLES_EVERY_SECONDS, self._over
+        yield from self._new_samples.read(self._run_id, self._is_judged)
+
+    def _is_judged(self, attempt: int) -> bool:
+        """Whether an attempt is judged."""
+        if self._attempt == "all":
+            return True
+        if isinstance(self._attempt, int):
+            return attempt == self._attempt
+        return attempt >= self._first()
+
+    def _first(self) -> int:
+        """The first attempt that is judged, for attempt=None."""
+        if self._first_attempt is None and self._progress is not None and self._progress.latest_attempt >= 0:
+            self._first_attempt = self._progress.latest_attempt
+        return self._first_attempt or 0
+
     def members(self, collection: str) -> Members | None:
         """See Source.members."""
         return self._members.get(collection)
 
     def remarks(self) -> list[str]:
-        """Sentences about patterns of the run that cannot be used."""
-        return self.patterns.remarks()
+        """Sentences about patterns of the run that cannot be used, and files that cannot be read."""
+        return [*self.patterns.remarks(), *self._new_samples.remarks]
 
     def capture(self) -> RunCapture | None:
         """See Source.capture. The result is from the time of the last call of `next`."""
@@ -273,9 +306,7 @@ class RunSource:
             return np.ones(len(rows), dtype=np.bool_)
         if isinstance(self._attempt, int):
             return np.asarray(attempts == self._attempt)
-        if self._first_attempt is None and self._progress is not None and self._progress.latest_attempt >= 0:
-            self._first_attempt = self._progress.latest_attempt
-        return np.asarray(attempts >= (self._first_attempt or 0))
+        return np.asarray(attempts >= self._first())
 
     def _complete(self, fresh: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return self._completeness.of(self._index, self._waiting, fresh, self._ended())

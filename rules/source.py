@@ -9,7 +9,7 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +61,14 @@ class Source(Protocol):
         """The rows that became complete since the last call, possibly none.
 
         everything: whether to include the newest steps, which may be incomplete.
+        """
+        ...
+
+    def samples(self) -> Iterator[pa.Table]:
+        """The system samples that were written since the last call, as tables of a limited size.
+
+        The samples of a worker are in order of time. A table has the columns of system_schema()
+        (tdcore/format/system.py).
         """
         ...
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError
-from tdcore.rules.base import Finding, Rule
+from tdcore.rules.base import Finding, Rule, system_columns_of
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
 from tdcore.rules.window import Columns, Mask, Window
@@ -32,7 +32,8 @@ def with_step_range(
     """Restrict a rule to rows with start_step <= step < end_step (global steps; None: no end).
 
     each: whether each step is a separate finding; findings are then not joined over steps. A rule that has a
-    range already gets the intersection. Raises ConfigError for an empty range.
+    range already gets the intersection. A rule about system samples judges all of them, because samples have
+    no steps. Raises ConfigError for an empty range.
     """
     if isinstance(rule, RangedRule):
         each = each or rule.each
@@ -44,6 +45,8 @@ def with_step_range(
             f"{rule_name(rule)}: start_step must be at least 0 and end_step above it, "
             f"got start_step={start_step} and end_step={end_step}"
         )
+    if system_columns_of(rule):
+        start_step, end_step = 0, None
     if start_step == 0 and end_step is None and not each:
         return rule
     ranged = RangedRule(rule=rule, start_step=start_step, end_step=end_step)
@@ -98,6 +101,11 @@ class RangedRule:
         return tuple(getattr(self.rule, "columns", ()))
 
     @property
+    def system_columns(self) -> tuple[str, ...]:
+        """Columns of system samples that the rule judges; see Rule."""
+        return system_columns_of(self.rule)
+
+    @property
     def each_look(self) -> bool:
         """Whether the rule is also called without rows; see Rule."""
         return bool(getattr(self.rule, "each_look", False))
@@ -118,6 +126,9 @@ class RangedRule:
 
     def check(self, window: Window) -> Iterator[Finding]:
         """Findings of the rule in the rows of the range. The rule is not called before the first such row."""
+        if window.samples is not None:
+            yield from self.rule.check(window)
+            return
         memory = window.memory
         steps = window.columns.ints("step")
         inside = steps >= self.start_step

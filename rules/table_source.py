@@ -5,7 +5,7 @@ Threads: a source belongs to one engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -26,7 +26,7 @@ __all__ = ["TableSource"]
 class TableSource:
     """A finished run in a table of index rows, one row per captured tensor.
 
-    payloads: values by row number. notes: notes of the hook.
+    payloads: values by row number. notes: notes of the hook. samples: system samples.
     """
 
     def __init__(
@@ -37,12 +37,14 @@ class TableSource:
         collections: Mapping[str, Members] | None = None,
         notes: Mapping[str, Any] | None = None,
         where: str = "a table",
+        samples: pa.Table | None = None,
     ) -> None:
         self.where = where
         self._table = table
         self._payloads = dict(payloads or {})
         self._collections = dict(collections or {})
         self._notes = dict(notes or {})
+        self._samples = [] if samples is None else [samples]
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """See Source.next. Returns all rows at the first call, and no rows later."""
@@ -51,6 +53,11 @@ class TableSource:
         pairs = pairs.group_by(["attempt", "worker"]).aggregate([])
         ended = zip(pairs.column("attempt").to_pylist(), pairs.column("worker").to_pylist(), strict=True)
         return RowBatch(table=table.select(columns), payload=self._payload, ended=frozenset(ended))
+
+    def samples(self) -> Iterator[pa.Table]:
+        """See Source.samples. Returns all samples at the first call."""
+        samples, self._samples = self._samples, []
+        return iter(samples)
 
     def members(self, collection: str) -> Members | None:
         """See Source.members."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.format import layout
+from tdcore.format.system import system_schema
 from tdcore.rules.table_source import TableSource
 from tdcore.rules.window import Members
 
@@ -34,13 +35,16 @@ class Trace:
         rows: The rows.
         payloads: Row number -> values.
         notes: Notes of the hook, see Trial.notes().
+        samples: System samples, see `add_sample`.
     """
 
     collections: dict[str, list[str]] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
     _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # number of rows, by step and worker
+    _sampled: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # number of samples, by origin
 
     def add(
         self,
@@ -115,6 +119,33 @@ class Trace:
         self._taken[step, worker] += 1
         return self
 
+    def add_sample(
+        self,
+        *,
+        worker: str = "worker_0",
+        attempt: int = 0,
+        host: str = "node-1",
+        interval_ms: int = 500,
+        **values: Any,
+    ) -> Trace:
+        """Add one system sample, and return the trace.
+
+        Args:
+            worker, attempt, host: Origin of the sample. Samples of an origin are numbered from 0.
+            interval_ms: Milliseconds between two samples of an origin.
+            values: Further columns, see docs/system.md.
+        """
+        number = self._sampled[attempt, worker, host]
+        self._sampled[attempt, worker, host] += 1
+        time_ns = 1_000_000 * interval_ms * number + 1_700_000_000_000_000_000
+        origin = {"attempt": attempt, "worker": worker, "host": host, "sample": number, "time_ns": time_ns}
+        self.samples.append({**origin, "lost": 0, **values})
+        return self
+
+    def sample_table(self) -> pa.Table:
+        """The system samples."""
+        return pa.Table.from_pylist(self.samples, schema=system_schema())
+
     def table(self) -> pa.Table:
         """All columns of the index."""
         return pa.Table.from_pylist(self.rows, schema=layout.index_schema())
@@ -122,7 +153,13 @@ class Trace:
     def source(self) -> TableSource:
         """The trace as a source for an engine."""
         members = {name: Members(tensor_names=frozenset(names)) for name, names in self.collections.items()}
-        return TableSource(self.table(), payloads=self.payloads, collections=members, notes=self.notes)
+        return TableSource(
+            self.table(),
+            payloads=self.payloads,
+            collections=members,
+            notes=self.notes,
+            samples=self.sample_table() if self.samples else None,
+        )
 
 
 def _statistics(values: npt.NDArray[Any], tiny: float) -> dict[str, Any]:

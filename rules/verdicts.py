@@ -13,7 +13,7 @@ import numpy as np
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.format import layout
 from tdcore.rules.applicability import why_not_applicable
-from tdcore.rules.base import Rule, Status, Verdict
+from tdcore.rules.base import Rule, Status, Verdict, system_columns_of
 from tdcore.rules.requirements import Need, unmatched_collections, why_not_evaluable
 from tdcore.rules.rule_run import RuleRun, where_raised
 from tdcore.rules.source import Source
@@ -24,14 +24,27 @@ __all__ = ["SeenRows", "make_verdict"]
 
 _LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
 
+_SAMPLES = "the flusher takes them unless TDCORE_SYSTEM_INTERVAL is off"
+_GPU_SAMPLES = 'they need an NVIDIA GPU, its driver and pip install "tdcore-capture[gpu]"'
+
 
 @dataclass(slots=True, kw_only=True)
 class SeenRows:
-    """Summary of the rows of a run so far: their number, kinds, and classes of modules with outputs."""
+    """Summary of a run so far.
+
+    Attributes:
+        rows: Number of rows.
+        kinds: Kinds of tensors.
+        classes: Classes of modules with outputs.
+        samples: Number of system samples.
+        sample_columns: Columns of system samples that have a value (rules/samples.py: present_columns).
+    """
 
     rows: int = 0
     kinds: set[str] = field(default_factory=set)
     classes: set[str] = field(default_factory=set)
+    samples: int = 0
+    sample_columns: set[str] = field(default_factory=set)
 
     def add(self, columns: Columns) -> None:
         """Add the rows of one table."""
@@ -62,6 +75,9 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         status, reason = Status.ISSUE, run.error
     elif run.error:
         status, reason = Status.ERROR, run.error
+    elif run.coverage.judged == 0 and system_columns_of(run.rule):
+        status = Status.NOT_EVALUABLE if finished else Status.IN_PROGRESS
+        reason = _missing_samples_text(run, seen)
     elif run.coverage.judged == 0:
         try:
             need = run.rule.needs()
@@ -139,6 +155,18 @@ def _missing_text(run: RuleRun, seen: SeenRows, what: str) -> str:
     if not seen.rows:
         return f"the run contains no tensors. The rule needs {what}."
     return f"the run does not contain {what}; it contains tensors of kind {', '.join(sorted(seen.kinds))}."
+
+
+def _missing_samples_text(run: RuleRun, seen: SeenRows) -> str:
+    """Why a rule about system samples could not judge the run."""
+    if not seen.samples:
+        return f"the run has no system samples; {_SAMPLES}."
+    for column in system_columns_of(run.rule):
+        if column.startswith("gpus.") and "gpus" not in seen.sample_columns:
+            return f"the run has no GPU samples; {_GPU_SAMPLES}."
+        if column not in seen.sample_columns:
+            return f"the run has no values of `{column}` in its system samples."
+    return f"the run has {seen.samples:,} system samples. The rule needs {run.rule.needs().what}."
 
 
 def _parameters(rule: Rule) -> Mapping[str, str]:

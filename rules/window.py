@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.measures.group_codes import group_codes
 from tdcore.rules.measures.histogram import Histograms
+
+if TYPE_CHECKING:
+    from tdcore.rules.samples import Samples
 
 __all__ = ["Columns", "Coverage", "Mask", "Members", "Unlisted", "Window", "compile_pattern"]
 
@@ -76,7 +79,7 @@ class Columns:
         if key not in self._cache:
             column = self.table.column(name)
             if column.null_count:
-                column = column.cast(pa.float64())
+                column = column.cast(pa.float64(), safe=False)  # large integers are rounded
             self._cache[key] = np.asarray(column.to_numpy(), dtype=np.float64)
         return self._cache[key]
 
@@ -172,6 +175,8 @@ class Window:
             user named it.
         notes: Returns the notes of an attempt's hook so far (Trial.notes()); {} if there are none.
         epoch: Returns the epoch of a step of an attempt and worker; None if it is not known.
+        samples: New system samples, for rules that judge them; such a window has no rows. None for all other
+            rules.
     """
 
     columns: Columns
@@ -185,6 +190,7 @@ class Window:
     run_patterns: RunPatterns | None = None
     notes: Callable[[int], Mapping[str, Any]] = lambda attempt: {}
     epoch: Callable[[int, str, int], int | None] = lambda attempt, worker, step: None
+    samples: Samples | None = None
 
     # Selection of rows.
     # -------------------------------------------------------------------------------------

@@ -7,17 +7,24 @@ from collections.abc import Mapping
 from tdcore.rules.base import Rule
 from tdcore.rules.library.absent_gradient import AbsentGradient
 from tdcore.rules.library.all_zero import AllZero
+from tdcore.rules.library.batch_size import BatchSize
 from tdcore.rules.library.check_input_images import CheckInputImages
 from tdcore.rules.library.class_imbalance import ClassImbalance
 from tdcore.rules.library.confusion import Confusion
+from tdcore.rules.library.cpu_bottleneck import CPUBottleneck
 from tdcore.rules.library.dead_channels import DeadChannels
 from tdcore.rules.library.dead_relu import DeadRelu
 from tdcore.rules.library.exploding_tensor import ExplodingTensor
 from tdcore.rules.library.feature_importance_overweight import FeatureImportanceOverweight
 from tdcore.rules.library.first_non_finite import FirstNonFinite
+from tdcore.rules.library.gpu_memory_increase import GPUMemoryIncrease
+from tdcore.rules.library.io_bottleneck import IOBottleneck
 from tdcore.rules.library.learning_rate import LearningRate
+from tdcore.rules.library.load_balancing import LoadBalancing
 from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
 from tdcore.rules.library.loss_spike import LossSpike
+from tdcore.rules.library.low_gpu_utilization import LowGPUUtilization
+from tdcore.rules.library.memory_growth import MemoryGrowth
 from tdcore.rules.library.mismatched_loss import MismatchedLoss
 from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
 from tdcore.rules.library.outlier_rank import OutlierRank
@@ -29,6 +36,7 @@ from tdcore.rules.library.saturated_activation import SaturatedActivation
 from tdcore.rules.library.similar_across_runs import SimilarAcrossRuns
 from tdcore.rules.library.stalled_training_rule import StalledTrainingRule
 from tdcore.rules.library.tensor_variance import TensorVariance
+from tdcore.rules.library.thermal_throttle import ThermalThrottle
 from tdcore.rules.library.tree_depth import TreeDepth
 from tdcore.rules.library.unchanged_tensor import UnchangedTensor
 from tdcore.rules.library.underfit import Underfit
@@ -41,6 +49,8 @@ __all__ = [
     "RULES",
     "AbsentGradient",
     "AllZero",
+    "BatchSize",
+    "CPUBottleneck",
     "CheckInputImages",
     "ClassImbalance",
     "Confusion",
@@ -49,9 +59,14 @@ __all__ = [
     "ExplodingTensor",
     "FeatureImportanceOverweight",
     "FirstNonFinite",
+    "GPUMemoryIncrease",
+    "IOBottleneck",
     "LearningRate",
+    "LoadBalancing",
     "LossNotDecreasing",
     "LossSpike",
+    "LowGPUUtilization",
+    "MemoryGrowth",
     "MismatchedLoss",
     "NLPSequenceRatio",
     "OutlierRank",
@@ -63,6 +78,7 @@ __all__ = [
     "SimilarAcrossRuns",
     "StalledTrainingRule",
     "TensorVariance",
+    "ThermalThrottle",
     "TreeDepth",
     "UnchangedTensor",
     "Underfit",
@@ -104,4 +120,12 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC129": WrongMode,
     "TDC130": MismatchedLoss,
     "TDC131": UnequalRanks,
+    "TDC201": BatchSize,
+    "TDC202": CPUBottleneck,
+    "TDC203": IOBottleneck,
+    "TDC204": GPUMemoryIncrease,
+    "TDC205": LoadBalancing,
+    "TDC206": LowGPUUtilization,
+    "TDC213": MemoryGrowth,
+    "TDC214": ThermalThrottle,
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NUMBERS", "dense", "group_codes"]
 
-NUMBERS = frozenset({"attempt", "step", "mode_step", "call"})  # the other columns are text
+NUMBERS = frozenset({"attempt", "step", "mode_step", "call", "index"})  # the other columns are text
 
 
 def group_codes(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> npt.NDArray[Any]:

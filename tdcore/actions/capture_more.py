@@ -17,6 +17,7 @@ from tdcore.config.checks import patterns
 from tdcore.errors import ActionError, ConfigError, RunError, SinkError
 from tdcore.format.control import MAX_CAPTURE_REQUESTS, MAX_NAMES, CaptureRequest
 from tdcore.format.layout import capture_key
+from tdcore.text.step_text import SYSTEM_SAMPLES
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Finding
@@ -114,7 +115,7 @@ class CaptureMore:
             tensors=names,
             steps=self._steps,
             level=self._level,
-            modes=self._modes or (mode,),
+            modes=self._modes or (() if mode == SYSTEM_SAMPLES else (mode,)),
             by=f"rule {findings[0].rule}",
             reason=finding_line(findings[0]),
         )
@@ -129,7 +130,8 @@ class CaptureMore:
 
     def _wanted(self, attempt: int, findings: Sequence[Finding], sink: Sink) -> list[str]:
         if not self._names and not self._patterns:
-            return list(dict.fromkeys(finding.tensor for finding in findings if finding.tensor))
+            named = (each.tensor for each in findings if each.tensor and each.mode != SYSTEM_SAMPLES)
+            return list(dict.fromkeys(named))
         known = _known_names(sink, attempt) if self._patterns else []
         matching = [name for name in known if any(pattern.search(name) for pattern in self._patterns)]
         return list(dict.fromkeys([*self._names, *matching]))

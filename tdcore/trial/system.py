@@ -17,7 +17,7 @@ from tdcore.format.system import SYSTEM_PREFIX, parse_system_key, system_key, sy
 from tdcore.sinks.base import Sink, announce
 from tdcore.trial.index_file import LIMITS, check_run, check_size, reading
 
-__all__ = ["read_system"]
+__all__ = ["open_samples", "read_system"]
 
 _TRIES = 5  # files are merged while they are read
 
@@ -54,14 +54,30 @@ def _live(sink: Sink, attempts: Sequence[int], workers: Sequence[str] | None) ->
     return {system_key(host, place): place for host, places in hosts.items() for place in live_ranges(places)}
 
 
-def _table(data: bytes, key: str, place: FileRange, run_id: str) -> pa.Table:
-    """The samples of one file. Columns of newer versions are left out."""
-    schema = system_schema()
+def open_samples(data: bytes, key: str, place: FileRange, run_id: str) -> pq.ParquetFile:
+    """Open a file of samples.
+
+    Args:
+        data: Contents of the file.
+        key: Key of the file, for messages.
+        place: Worker, attempt and range of samples, from the key.
+        run_id: Id of the run.
+
+    Raises:
+        RunCorrupt: The file is damaged, or is of another run.
+    """
     with reading(key, "opening"):
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, **LIMITS)
     check_size(parquet, key, len(data))
     check_run(key, parquet.metadata.metadata, run_id)
     if parquet.metadata.num_rows != place.last - place.first + 1:
         raise RunCorrupt(f"{key} has {parquet.metadata.num_rows} samples, and not those of its name")
+    return parquet
+
+
+def _table(data: bytes, key: str, place: FileRange, run_id: str) -> pa.Table:
+    """The samples of one file. Columns of newer versions are left out."""
+    schema = system_schema()
+    parquet = open_samples(data, key, place, run_id)
     with reading(key, "reading"):
         return parquet.read(columns=schema.names).select(schema.names).cast(schema)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tdcore.rules import RULES
-from tdcore.rules.base import Rule, Status
+from tdcore.rules.base import Rule, Status, system_columns_of
 from tdcore.rules.cases import CASES, Case
 from tdcore.rules.explain import explain, page
 from tests.rules.judging import judge
@@ -20,6 +20,8 @@ from tests.rules.proofs import SHOWN, TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_RULE = pytest.mark.parametrize("code", list(RULES))
+OF_SAMPLES = [code for code, rule in RULES.items() if system_columns_of(rule)]
+OF_TENSORS = [code for code in RULES if code not in OF_SAMPLES]
 
 
 def test_codes_are_unique_sorted_and_those_that_the_classes_carry() -> None:
@@ -78,7 +80,7 @@ def test_a_rule_stays_quiet_on_the_case_made_for_it(case: Case) -> None:
     assert verdict.judged > 0
 
 
-@EVERY_RULE
+@pytest.mark.parametrize("code", OF_TENSORS)
 def test_a_run_without_what_a_rule_needs_is_not_evaluable_and_the_verdict_says_what_would_help(
     code: str,
 ) -> None:
@@ -89,6 +91,23 @@ def test_a_run_without_what_a_rule_needs_is_not_evaluable_and_the_verdict_says_w
     _, verdict = judge(rule, trace)
     assert verdict.status is Status.NOT_EVALUABLE
     assert "CollectionConfig(name=" in verdict.text
+
+
+@pytest.mark.parametrize("code", OF_SAMPLES)
+def test_a_run_without_the_system_samples_that_a_rule_needs_is_not_evaluable(code: str) -> None:
+    from tdcore.rules.trace import Trace
+
+    rule: Rule = RULES[code]()
+    trace = Trace().add(0, "Net_fc.weight", "weight", [1.0])
+    _, verdict = judge(rule, trace)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "not evaluable: the run has no system samples" in verdict.text
+    for _ in range(3):
+        trace.add_sample()
+    _, verdict = judge(rule, trace)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "the run has no " in verdict.text
+    assert rule.needs().captures == ()
 
 
 @EVERY_RULE
