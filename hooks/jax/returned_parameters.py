@@ -8,8 +8,9 @@ A result is the new value of a parameter if it is the parameter with something a
     scan over steps, weight carried   found
     a gradient, a moving average      not found: the weight is a factor in it
 
-So gradients and copies that the step also returns are never taken for parameters, whatever their names and
-shapes are. Pure functions, any thread.
+So gradients and averages that the step also returns are never taken for parameters, whatever their names and
+shapes are. An unchanged copy, such as the former parameters in the state of L-BFGS, is not the new value if
+another result is. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 __all__ = ["new_values"]
 
-Sources = frozenset[int]  # positions of arguments
+Sources = frozenset[tuple[int, bool]]  # positions of arguments, and whether something is added to them
 
 _NONE: Sources = frozenset()
 _ANY_OPERAND = frozenset({"add", "add_any", "max", "min"})
 _FIRST_OPERAND = frozenset(
     {
         "broadcast_in_dim", "convert_element_type", "copy", "copy_p", "mesh_cast", "pcast", "pvary",
-        "reduce_precision", "reshape", "reshard", "sharding_constraint", "squeeze", "sub", "tdcore_tap",
+        "reduce_precision", "reshape", "reshard", "sharding_constraint", "squeeze", "tdcore_tap",
     }
 )  # fmt: skip
 _EACH_OPERAND = frozenset({"device_put", "optimization_barrier"})
@@ -51,14 +52,24 @@ def new_values(closed: Any, arguments: Iterable[int]) -> dict[int, list[int]]:
     """
     jaxpr = closed.jaxpr
     wanted = set(arguments)
-    sources = _flow(jaxpr, [frozenset({at} & wanted) for at in range(len(jaxpr.invars))])
-    found: dict[int, list[int]] = defaultdict(list)
+    sources = _flow(jaxpr, [_itself(at) if at in wanted else _NONE for at in range(len(jaxpr.invars))])
+    changed: dict[int, list[int]] = defaultdict(list)
+    unchanged: dict[int, list[int]] = defaultdict(list)
     for position, (result, reached) in enumerate(zip(jaxpr.outvars, sources, strict=True)):
-        for argument in reached:
+        for argument in {argument for argument, _ in reached}:
             aval = jaxpr.invars[argument].aval
             if (aval.shape, aval.dtype) == (result.aval.shape, result.aval.dtype):
-                found[argument].append(position)
-    return dict(found)
+                (changed if (argument, True) in reached else unchanged)[argument].append(position)
+    return {**{argument: copies[:1] for argument, copies in unchanged.items()}, **changed}
+
+
+def _itself(argument: int) -> Sources:
+    return frozenset({(argument, False)})
+
+
+def _added_to(*operands: Sources) -> Sources:
+    """Sources of the sum of these operands and others."""
+    return frozenset((argument, True) for each in operands for argument, _ in each)
 
 
 def _flow(jaxpr: Any, arguments: Sequence[Sources]) -> list[Sources]:
@@ -78,7 +89,9 @@ def _flow(jaxpr: Any, arguments: Sequence[Sources]) -> list[Sources]:
 def _through(eqn: Any, operands: list[Sources]) -> list[Sources]:
     name, count = eqn.primitive.name, len(eqn.outvars)
     if name in _ANY_OPERAND:
-        return [_NONE.union(*operands)]
+        return [_added_to(*operands)]
+    if name == "sub":
+        return [_added_to(operands[0])]
     if name in _FIRST_OPERAND:
         return [operands[0] if _same_size(eqn) else _NONE]
     if name in _EACH_OPERAND and len(operands) == count:
@@ -86,7 +99,7 @@ def _through(eqn: Any, operands: list[Sources]) -> list[Sources]:
     if name == "select_n":
         return [_NONE.union(*operands[1:])]
     if name == "clamp":
-        return [operands[1]]
+        return [_added_to(operands[1])]
     if name == "cond":
         branches = [_flow(each.jaxpr, operands[1:]) for each in eqn.params["branches"]]
         return [_NONE.union(*each) for each in zip(*branches, strict=True)]
@@ -119,10 +132,14 @@ def _carried(
         count: Number of results of the loop, the carried values first.
     """
     places = range(before, before + carried)
-    inner = _flow(body, [frozenset({at} & set(places)) for at in range(len(body.invars))])
-    kept = [
-        operands[skipped + number] if place in inner[number] else _NONE for number, place in enumerate(places)
-    ]
+    inner = _flow(body, [_itself(at) if at in places else _NONE for at in range(len(body.invars))])
+    kept = []
+    for number, place in enumerate(places):
+        first = operands[skipped + number]
+        if (place, True) in inner[number]:
+            kept.append(_added_to(first))
+        else:
+            kept.append(first if (place, False) in inner[number] else _NONE)
     return kept + [_NONE] * (count - carried)
 
 

@@ -188,6 +188,31 @@ def test_updates_in_loops_conditions_and_custom_derivatives_are_followed(make_ho
     assert ratios_of(hook) == pytest.approx({"update_ratio/params": in_float64(before, after)}, rel=1e-6)
 
 
+@pytest.mark.shows("JAX: update ratios", "values right")
+def test_former_parameters_that_a_step_returns_too_are_not_the_new_ones(make_hook: MakeHook) -> None:
+    hook = make_ratio_hook(make_hook)
+    transformation = optax.lbfgs()  # its state has the parameters before the step
+
+    @hook.capture_step
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        value, gradients = jax.value_and_grad(plain_loss)(params, batch)
+        changes, state = transformation.update(
+            gradients,
+            state,
+            params,
+            value=value,
+            grad=gradients,
+            value_fn=lambda each: plain_loss(each, batch),
+        )
+        return params, state, optax.apply_updates(params, changes)
+
+    weights = jax.tree.map(jnp.asarray, plain_weights())
+    *_, after = step(weights, transformation.init(weights), batch_of(0))
+    expected = in_float64(weights["first"]["w"], after["first"]["w"])
+    assert ratios_of(hook)["update_ratio/params/first/w"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_step_that_returns_no_new_parameters_has_a_note_instead_of_ratios(make_hook: MakeHook) -> None:
     hook = make_ratio_hook(make_hook)
     hook.capture_step(jax.jit(jax.value_and_grad(plain_loss)))(plain_weights(), batch_of(0))
