@@ -250,7 +250,7 @@ class Engine:
             now_ns=self._clock_ns(),
             run_patterns=self._run_patterns,
             notes=self.source.notes,
-            epoch=self.source.epoch,
+            epoch=self.source.epoch if samples is None else _no_epoch,
             samples=samples,
         )
 
@@ -291,3 +291,8 @@ class Engine:
     def _problem(self, text: str) -> None:
         if text not in self.problems:
             self.problems.append(text)
+
+
+def _no_epoch(attempt: int, worker: str, step: int) -> int | None:
+    """The epoch of a system sample, whose number is not a step."""
+    return None

@@ -163,6 +163,13 @@ def test_samples_of_a_run_without_tensors_are_judged(tmp_path: Path) -> None:
     assert list((tmp_path / "findings").iterdir())
 
 
+def test_the_number_of_a_sample_is_not_taken_for_a_step_with_an_epoch() -> None:
+    source = trace_of(IDLE * 200).source()
+    source.epoch = lambda attempt, worker, step: 7  # type: ignore[method-assign]
+    (finding,) = Engine(source, [RULE]).step()
+    assert (finding.at, finding.epoch, finding.to_json()["mode"]) == ("sample 120", None, "SYSTEM")
+
+
 def test_a_range_of_steps_does_not_restrict_a_rule_about_samples(tmp_path: Path) -> None:
     started(tmp_path).end()
     write_samples(tmp_path, IDLE * 300)
