@@ -60,6 +60,7 @@ class NewSamples:
                     for host, place in self._files(wanted):
                         yield from self._file(host, place, run_id)
                     return
+            self._remark("system samples could not be read: their files changed during each attempt")
         except SinkError as error:
             self._remark(f"system samples could not be read: {error}")
 

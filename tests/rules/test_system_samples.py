@@ -23,7 +23,7 @@ from tdcore.rules.safe_pickle import dump
 from tdcore.rules.step_range import with_step_range
 from tdcore.rules.trace import Trace
 from tdcore.sinks import LocalSink, MemorySink
-from tdcore.sinks.base import SinkError
+from tdcore.sinks.base import SinkError, SinkKeyError
 from tdcore.trial.new_samples import NewSamples
 from tests.rules.system_samples import gpu, trace_of, write_samples
 from tests.trial.writer import RunWriter
@@ -97,6 +97,27 @@ def test_after_an_error_of_the_storage_the_reader_continues(
         patch.setattr(sink, "get", fails)
         assert read(reader) == []
     assert reader.remarks == ["system samples could not be read: unreachable"]
+    assert read(reader) == [0, 1, 2]
+
+
+def test_files_that_change_during_each_attempt_are_named_and_read_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write_samples(tmp_path, IDLE * 3)
+    sink = MemorySink()
+    sink.put(path.relative_to(tmp_path).as_posix(), [path.read_bytes()])
+    reader = NewSamples(sink)
+    missing: list[str] = []
+    with monkeypatch.context() as patch:
+
+        def merged_meanwhile(key: str) -> bytes:
+            missing.append(key)
+            raise SinkKeyError(key)
+
+        patch.setattr(sink, "get", merged_meanwhile)
+        assert read(reader) == []
+    assert len(missing) == 5
+    assert reader.remarks == ["system samples could not be read: their files changed during each attempt"]
     assert read(reader) == [0, 1, 2]
 
 
