@@ -59,7 +59,7 @@ class Finding:
 
     Attributes:
         rule: Name of the rule's class.
-        code: Code of the rule in the table.
+        code: Code of the rule, such as "TDC101".
         step: Global step; the first, if there are several. For rules about system samples, the number of the
             sample.
         mode, mode_step: Mode, and step within the mode. "SYSTEM" and the number of the sample for rules about
@@ -183,15 +183,16 @@ class Verdict:
 
     Attributes:
         rule: Name under which the rule runs: that of its class, with "-2" and so on for further instances.
-        code: Code of the rule in the table.
+        code: Code of the rule, such as "TDC101".
         status: The result.
         parameters: Parameters that differ from their defaults, as text.
         findings: The first findings, in order of steps, at most the engine's limit. Findings in one tensor at
             several steps are one finding.
         finding_count: Number of all findings.
         occurrences: Number of (finding, step) pairs.
-        judged: Number of rows that the rule could judge.
-        last_step: Newest global step that was judged.
+        judged: Number of rows that the rule could judge. For rules about system samples, the number of scans.
+        last_step: Newest global step that was judged. For rules about system samples, the number of the
+            newest sample.
         last_mode, last_mode_step: Mode and mode step of last_step.
         missing: Reasons why needed rows could not be judged, with the number of rows.
         reason: Why the status is NOT_EVALUABLE, NOT_APPLICABLE or ERROR.

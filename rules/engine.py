@@ -1,8 +1,9 @@
 """Engine: passes complete steps to rules, and their findings to actions and to findings/.
 
-Each rule gets each captured tensor exactly once. All rules share one read of the index. A rule that raises an
-exception gets the verdict `error` and is not called again; the other rules continue. Live and offline runs
-use the same code: call `step` once, or repeatedly while the run is written (rules/runner.py). Threads: one.
+Each rule gets each captured tensor exactly once. A rule about system samples gets each sample once, and no
+tensors. All rules share one read of the index. A rule that raises an exception gets the verdict `error` and
+is not called again; the other rules continue. Live and offline runs use the same code: call `step` once, or
+repeatedly while the run is written (rules/runner.py). Threads: one.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Engine:
         )
 
     def step(self, *, everything: bool = False) -> list[Finding]:
-        """Check all steps that became complete since the last call.
+        """Check all steps that became complete, and all samples that were written, since the last call.
 
         `news` has the findings that these steps began or continued, each with all its steps so far.
 
@@ -269,7 +270,7 @@ class Engine:
                 self._problem(f"findings of {run.label} could not be written: {error}")
 
     def _act(self) -> None:
-        """Pass each finding to each action when it begins, and once for each poll that continues it."""
+        """Pass each finding to each action when the finding begins, and at each poll that continues it."""
         found = [f for f in {f.key: f for f in self._pending}.values() if self._is_news(f)]
         self._pending = []
         if not found:

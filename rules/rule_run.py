@@ -152,7 +152,8 @@ class RuleRun:
     def _note_newest(self, window: Window) -> None:
         columns = window.columns
         if window.samples is not None and len(window.samples):
-            self.last_step = self.last_mode_step = int(window.samples.columns.ints("sample").max())
+            newest = int(window.samples.columns.ints("sample").max())
+            self.last_step = self.last_mode_step = max(newest, self.last_step)
             self.last_mode = SYSTEM_SAMPLES
         elif len(columns.table):
             newest = int(columns.ints("step").argmax())

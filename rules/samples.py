@@ -98,6 +98,8 @@ class Samples:
     def machine_gpu_series(self, field: str) -> Iterator[tuple[Series, tuple[int, ...]]]:
         """The samples of each machine with one value for each of its GPUs, and the numbers of the GPUs.
 
+        A machine whose list of GPUs changes has a series for each time with the same list.
+
         field: name of a field of `gpus`. Samples in which the value of a GPU is not known are left out.
         """
         gpus = self.gpus
@@ -108,12 +110,16 @@ class Samples:
             samples, line = np.unique(row[mine], return_inverse=True)
             table = np.full((len(samples), len(numbers)), np.nan)
             table[line, column] = values[mine]
-            known = np.isfinite(table).all(axis=1)
-            if known.any():
-                sample, time_ns = (self.columns.ints(name)[samples[known]] for name in ("sample", "time_ns"))
+            listed = np.zeros(table.shape, dtype=np.bool_)
+            listed[line, column] = True
+            known = np.flatnonzero((np.isfinite(table) | ~listed).all(axis=1))
+            changes = np.flatnonzero((listed[known[1:]] != listed[known[:-1]]).any(axis=1)) + 1
+            for part in np.split(known, changes) if known.size else ():
+                of_part = listed[part[0]]
+                sample, time_ns = (self.columns.ints(name)[samples[part]] for name in ("sample", "time_ns"))
                 place = Place(attempt, worker, host)
-                series = Series(place=place, sample=sample, time_ns=time_ns, values=table[known])
-                yield series, tuple(numbers.tolist())
+                series = Series(place=place, sample=sample, time_ns=time_ns, values=table[part][:, of_part])
+                yield series, tuple(numbers[of_part].tolist())
 
 
 def _series(columns: Columns, values: Floats, keys: tuple[str, ...]) -> Iterator[Series]:

@@ -28,7 +28,7 @@ _SMALLEST_NORMAL = {
 class Trace:
     """Rows in the form of the index, with statistics that are computed from the given values.
 
-    `add` captured tensors one after the other, in order of execution.
+    Call `add` for captured tensors one after the other, in order of execution.
 
     Attributes:
         collections: Name -> names of its tensors.

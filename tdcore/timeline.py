@@ -166,7 +166,7 @@ def _step_events(steps: list[_Saved], workers: dict[str, int], start: int) -> It
         after = steps[at + 1] if at + 1 < len(steps) else None
         if after is not None and (after.worker, after.mode) != (each.worker, each.mode):
             after = None
-        # Captures of a step may end after the next step has begun, but slices of a track may not overlap.
+        # Captures of a step can end after the next step has begun, but slices of a track must not overlap.
         end = each.last_ns if after is None else min(each.last_ns, after.first_ns)
         process, track = workers[each.worker], ModeKeys[each.mode].value
         yield _slice(

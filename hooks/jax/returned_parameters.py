@@ -73,7 +73,7 @@ def _added_to(*operands: Sources) -> Sources:
 
 
 def _flow(jaxpr: Any, arguments: Sequence[Sources]) -> list[Sources]:
-    """The arguments that each result is a sum with."""
+    """Sources of each result: the arguments that it equals, or to which the function adds something."""
     known: dict[Any, Sources] = dict(zip(jaxpr.invars, arguments, strict=True))
 
     def of(atom: Any) -> Sources:
@@ -121,7 +121,7 @@ def _through(eqn: Any, operands: list[Sources]) -> list[Sources]:
 def _carried(
     body: Any, operands: list[Sources], before: int, skipped: int, carried: int, count: int
 ) -> list[Sources]:
-    """A carried value is a sum with its first value if each iteration is a sum with the one before.
+    """Sources of the results of a loop. A carried value keeps its sources if each iteration adds to it.
 
     Args:
         body: The function of one iteration.

@@ -52,7 +52,7 @@ class CPUBottleneck:
 
     False alarms:
         - Other jobs on the same machine that use the CPU, while this training waits for something else.
-        - A GPU of the machine that this training does not use, next to a training that needs the CPU.
+        - A training that needs the CPU, on a machine with further GPUs that the training does not use.
 
     Do:
         Use more DataLoader workers, prefetch batches, and move augmentations to the GPU or to a preparation

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUMemoryIncrease:
-    """A used memory of a GPU that increases by a large amount within a few samples.
+    """Used memory of a GPU that increases by a large amount within a few samples.
 
     What it does:
         Judges the used share of the memory of each GPU. At each sample, the rule compares the mean of the

@@ -35,8 +35,9 @@ class IOBottleneck:
         The rule judges each machine. At each scan, it fires if the share of bottlenecks among the newest
         `window` samples is above `threshold`. The first `patience` samples are not judged.
 
-        With compat=True the rule decides as smdebug does: one busy core is enough, and the share is that of
-        all samples since the start, including the first ones, once there are more than `patience` samples.
+        With compat=True the rule decides as smdebug does: one core that waits is enough, and the share is
+        that of all samples since the start, including the first ones, once there are more than `patience`
+        samples.
         smdebug adds up the samples of all machines of a training; this rule judges each machine alone.
 
         Counts are in samples, as in smdebug. With the default interval of 500 ms, 1000 samples are 500 s.
@@ -54,8 +55,8 @@ class IOBottleneck:
         - Other jobs on the same machine that wait for a disk.
         - Checkpoints that are written while the GPU waits, if they take a large part of the time.
 
-        The I/O wait is the time in which a core is idle and a process waits for a disk. A core that is busy
-        with other work hides it, and some network file systems do not count as disks.
+        The I/O wait is the time in which a core is idle and a process waits for a disk. Time in which the
+        core does other work is not I/O wait, and some network file systems do not count as disks.
 
     Do:
         Store the data on a local disk or in memory, in few large files of a binary format. Prefetch batches

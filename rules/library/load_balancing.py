@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
-from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, require_counts, scans
+from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, forget_series, require_counts, scans
 from tdcore.rules.requirements import Need
 from tdcore.rules.samples import Place, sample_finding
 from tdcore.rules.window import Window
@@ -51,7 +51,7 @@ class LoadBalancing:
     False alarms:
         - GPUs of the machine that this training does not use.
         - Pipeline parallelism, where the GPUs have different work by design.
-        - Narrow histograms that differ by few percent, such as 96 % and 99 %. The finding has the means.
+        - Narrow histograms that differ by a few percent, such as 96 % and 99 %. The finding has the means.
 
     Do:
         Use DistributedDataParallel in place of DataParallel, which does more work on the first GPU. Give each
@@ -90,6 +90,7 @@ class LoadBalancing:
             state = window.memory.get(key)
             if state is None or state.gpus != gpus:
                 state = window.memory[key] = _Loads.of(gpus)
+                forget_series(window.memory, series.place)
             done = 0
             for scan in scans(window.memory, series, scan_interval_us=self.scan_interval_us, keep=1):
                 state.add(series.values[done : scan.at + 1])

@@ -39,7 +39,7 @@ class LowGPUUtilization:
 
     Parameters:
         threshold_p95: percentile 95 of the utilization below which a GPU is underused, in percent.
-        threshold_p5: percentile 5 of the utilization below which a GPU fluctuates, in percent.
+        threshold_p5: percentile 5 of the utilization below which the kind is "fluctuating", in percent.
         window: number of newest samples that a scan judges.
         patience: number of samples at the start that must pass before the first judgement.
         scan_interval_us: time between two scans, in microseconds.

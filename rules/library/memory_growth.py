@@ -27,6 +27,8 @@ __all__ = ["MemoryGrowth"]
 
 Floats = npt.NDArray[np.float64]
 _MIB = float(1 << 20)
+_NOTE_NS = 60 * 10**9  # a note about the memory of a host per minute
+_MAX_NOTES = 4096  # of a host: of the newest three days
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,8 @@ class MemoryGrowth:
         the intervals. It fires if all of these conditions hold:
 
         - The lower confidence bound of the Theil-Sen slope is above 0.
-        - The memory grows in each of eight successive parts of the judged time. A single step, or a level
-          that has been reached, is not a leak.
+        - The memory grows in each of eight successive parts of the judged time. A single jump, or memory
+          that stays at a level, is not a leak.
         - The memory has grown by at least `min_growth` percent and `min_bytes` in the judged time.
 
         The limit of the host is the tightest memory limit of the container, or the memory of the machine. The
@@ -59,7 +61,7 @@ class MemoryGrowth:
     Parameters:
         min_growth: smallest growth in the judged time, in percent of the memory at its start.
         min_bytes: smallest growth in the judged time, in bytes.
-        confidence: confidence of the bound of the slope, between 0.5 and 1.
+        confidence: confidence of the interval of the slope, between 0.5 and 1.
         patience: number of samples at the start that are not judged.
         min_points: number of samples after these that are needed for a judgement.
         scan_interval_us: time between two scans, in microseconds.
@@ -78,7 +80,7 @@ class MemoryGrowth:
 
     Source:
         P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 1968. PyTorch FAQ, "My
-        model reports cuda runtime error: out of memory".
+        model reports cuda runtime error(2): out of memory".
     """
 
     code: ClassVar[str] = "TDC213"
@@ -109,11 +111,11 @@ class MemoryGrowth:
         samples = window.samples
         if samples is None:
             return
-        _note_host(samples, window.memory)
+        _note_hosts(samples, window.memory)
         for series in samples.series(lambda columns: columns.floats("trainer_memory")[:, None]):
             for scan, grown in self._growing(window, series, "host"):
-                limit, free = window.memory.get(("host", series.place.attempt, series.place.host), (0.0, 0.0))
-                yield from self._finding(series.place, scan, grown, "host", limit, free)
+                limit, free, age = _host_at(window.memory, series.place, scan.time_ns)
+                yield from self._finding(series.place, scan, grown, "host", limit, free - grown.slope * age)
         for series in samples.gpu_series(_gpu_memory):
             for scan, grown in self._growing(window, series, "gpu"):
                 limit = float(series.values[scan.at, 1])
@@ -140,7 +142,7 @@ class MemoryGrowth:
     def _finding(
         self, place: Place, scan: Scan, grown: Growth, kind: str, limit: float, free: float
     ) -> Iterator[Finding]:
-        left = free / grown.slope if limit > 0 else np.inf
+        left = max(free, 0.0) / grown.slope if limit > 0 else np.inf
         name = (
             "the memory of the trainer and its child processes" if kind == "host" else "the memory of the GPU"
         )
@@ -169,8 +171,9 @@ class MemoryGrowth:
                 "judged_seconds": grown.seconds,
                 "time_ns": scan.time_ns,
             },
-            why=f"{name} grows by {grown.slope * hour:,.0f} MiB per hour ({self.confidence:.0%} interval "
-            f"{grown.low * hour:,.0f} to {grown.high * hour:,.0f}): from {grown.start / _MIB:,.0f} to "
+            why=f"{name} grows by {grown.slope * hour:,.0f} MiB per hour "
+            f"({100 * self.confidence:g}% interval {grown.low * hour:,.0f} to {grown.high * hour:,.0f}): "
+            f"from {grown.start / _MIB:,.0f} to "
             f"{grown.end / _MIB:,.0f} MiB in {duration_text(grown.seconds)} until {scan.until}; {until}",
             do=_DO[kind],
         )
@@ -186,7 +189,7 @@ _DO = {
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    """The memory of one trainer or GPU so far. seen: all samples; points: those after patience."""
+    """The memory of one trainer or GPU so far. seen, points: numbers of all and of judged samples."""
 
     seen: int = 0
     points: int = 0
@@ -211,16 +214,31 @@ def _gpu_memory(gpus: Columns) -> Floats:
     return np.column_stack([gpus.floats("memory_used"), gpus.floats("memory_total")])
 
 
-def _note_host(samples: Samples, memory: MutableMapping[Any, Any]) -> None:
-    """Store the limit of the memory of each host, and its free memory, in the newest sample that has them."""
+def _note_hosts(samples: Samples, memory: MutableMapping[Any, Any]) -> None:
+    """Store the memory limit and the free memory of each host, once per minute of its samples."""
     for series in samples.series(_host_memory):
-        total, available, limit, used = series.values[-1].tolist()
-        free = min(available, limit - used) if limit > 0 else available
-        place = series.place
-        memory["host", place.attempt, place.host] = (
-            min(total, limit) if limit > 0 else total,
-            max(free, 0.0),
-        )
+        noted = memory.setdefault(("host", series.place.attempt, series.place.host), [])
+        newest = noted[-1][0] // _NOTE_NS if noted else -1
+        minutes = np.maximum.accumulate(series.time_ns // _NOTE_NS)
+        for at in np.flatnonzero(np.diff(minutes, prepend=newest) > 0).tolist():
+            total, available, limit, used = series.values[at].tolist()
+            limited = (min(total, limit), min(available, limit - used)) if limit > 0 else (total, available)
+            noted.append((int(series.time_ns[at]), limited[0], max(limited[1], 0.0)))
+        del noted[:-_MAX_NOTES]
+
+
+def _host_at(memory: MutableMapping[Any, Any], place: Place, time_ns: int) -> tuple[float, float, float]:
+    """Limit and free memory of a host before a time, and seconds since this note; zeros without a note.
+
+    The result does not depend on samples after this time, so that it is the same whether a run is judged
+    while it is written or later.
+    """
+    noted = memory.get(("host", place.attempt, place.host), [])
+    earlier = [each for each in noted if each[0] <= time_ns]
+    if not earlier:
+        return 0.0, 0.0, 0.0
+    at, limit, free = earlier[-1]
+    return limit, free, (time_ns - at) / 1e9
 
 
 def _host_memory(columns: Columns) -> Floats:

@@ -25,15 +25,15 @@ class ThermalThrottle:
     """GPUs whose clocks are reduced because the GPU is too hot, or because of a power brake.
 
     What it does:
-        Counts the system samples of each GPU in which the driver reports reduced clocks, with its reason.
+        Counts the system samples of each GPU in which the driver reports reduced clocks, for each reason.
 
     Why it matters:
         A GPU that is too hot lowers its clocks, and the training becomes slower without any error. In a
         distributed training all other ranks wait for this GPU.
 
     Decides by:
-        At each scan, the rule judges the newest `window` samples. It fires if the share of samples with one
-        of these reasons is above `threshold`. Each finding has one of three kinds. "temperature": the reasons
+        At each scan, the rule judges the newest `window` samples. It fires if the share of samples with the
+        reasons of one kind is above `threshold`. There are three kinds. "temperature": the reasons
         SwThermalSlowdown and HwThermalSlowdown of NVML. "power brake": HwPowerBrakeSlowdown, a signal of the
         power supply. "hardware": HwSlowdown without one of these reasons.
 

@@ -26,7 +26,7 @@ _HOT_CORES = 0.25  # smallest share of cores above the threshold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BottleneckSettings:
-    """Which samples are bottlenecks, and when they are too many.
+    """Conditions under which a sample is a bottleneck, and under which a scan reports bottlenecks.
 
     Attributes:
         machine, cores: Columns with the level of the machine and the levels of its cores, in percent.
@@ -122,7 +122,7 @@ def _since_the_start(
 def _in_windows(
     window: Window, series: Series, settings: BottleneckSettings
 ) -> Iterator[tuple[Scan, float, int]]:
-    """The judged scans, with the share of bottlenecks in the newest samples, none of the first ones."""
+    """The scans whose newest samples are after the first `patience` ones, with the share of bottlenecks."""
     keep = settings.window
     for scan in scans(window.memory, series, scan_interval_us=settings.scan_interval_us, keep=keep):
         if scan.points >= settings.patience + keep:

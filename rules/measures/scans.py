@@ -1,7 +1,8 @@
 """Scans: periodic judgements of a series of system samples, over a window of the newest points.
 
-A scan takes place at the first point of each scan interval, counted from the first point of the series. So
-the scans are the same whether a run is judged while it is written or later. Plain values; any thread.
+Scan intervals are counted from the first point of the series. A scan takes place at the first point of each
+interval except the first interval. So the scans are the same whether a run is judged while it is written or
+later. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import require
-from tdcore.rules.samples import Series
+from tdcore.rules.samples import Place, Series
 
-__all__ = ["SCAN_INTERVAL_US", "Scan", "ScanState", "duration_text", "require_counts", "scans", "time_text"]
+__all__ = [
+    "SCAN_INTERVAL_US",
+    "Scan",
+    "ScanState",
+    "duration_text",
+    "forget_series",
+    "require_counts",
+    "scans",
+    "time_text",
+]
 
 SCAN_INTERVAL_US = 60_000_000
 Floats = npt.NDArray[np.float64]
@@ -77,7 +87,7 @@ def scans(
         scan_interval_us: Time between two scans, in microseconds.
         keep: Number of newest points that a scan gets, at least 1.
     """
-    key = ("scans", *series.place)
+    key = _state_key(series.place)
     state = memory.get(key)
     if state is None:
         first = int(series.time_ns[0])
@@ -104,11 +114,20 @@ def scans(
         )
 
 
+def forget_series(memory: MutableMapping[Any, Any], place: Place) -> None:
+    """Begin the series of a place again, at its next point."""
+    memory.pop(_state_key(place), None)
+
+
 def require_counts(rule: Any, *names: str) -> None:
     """Raise ConfigError unless these parameters are whole numbers of at least 1."""
     for name in names:
         value = getattr(rule, name)
-        require(value >= 1, rule, name, value, "1 or more")
+        require(value >= 1 and value == int(value), rule, name, value, "a whole number, 1 or more")
+
+
+def _state_key(place: Place) -> tuple[Any, ...]:
+    return ("scans", *place)
 
 
 def time_text(time_ns: int) -> str:

@@ -53,7 +53,7 @@ class Growth:
 
     Attributes:
         slope, low, high: Theil-Sen slope per second, and its confidence interval.
-        start, end: Level at the begin and at the end of the judged time.
+        start, end: Level at the start and at the end of the judged time.
         seconds: Duration of the judged time.
     """
 
@@ -69,8 +69,8 @@ def growth(floor: Floor, confidence: float) -> Growth | None:
     """The growth in the newest half of the time; None if the value does not grow steadily.
 
     The growth is steady if the lower bound of its slope is above 0, and if each of eight successive parts of
-    the judged time is clearly above the part before it. So a step, or a level that has been reached, is not a
-    growth. The bound is the one of Sen for the Theil-Sen slope.
+    the judged time is clearly above the part before it. So a single jump, or a value that stays at a level,
+    is not a growth. The bound is the one of Sen for the Theil-Sen slope.
 
     Args:
         floor: The minima of the value.

@@ -84,7 +84,7 @@ def _write(trial: Trial, attempt: int | None, file: IO[str]) -> int:
 
 
 def _about(trial: Trial) -> dict[str, Any]:
-    """Run id and what is missing in the run."""
+    """Run id, status, and the data that is missing in the run."""
     about: dict[str, Any] = {"run_id": trial.run_id, "status": trial.status}
     missing = list(missing_lines(trial.missing(), len(trial.modes())))
     if missing:

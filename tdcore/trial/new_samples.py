@@ -1,8 +1,8 @@
 """NewSamples: reads the system samples of a run that were written since the last call.
 
-A run that is followed has many small files, which the flusher merges meanwhile. For each worker and attempt
-of a host, the reader keeps the number of the last sample that it has returned, so its memory is small. Large
-files are returned in parts. Threads: belongs to one source of rows.
+A run that is still written has many small files, which the flusher merges meanwhile. For each worker and
+attempt of a host, the reader keeps the number of the last sample that it has returned, so its memory is
+small. Large files are returned in parts. Threads: belongs to one source of rows.
 """
 
 from __future__ import annotations

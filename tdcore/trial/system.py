@@ -23,7 +23,7 @@ _TRIES = 5  # files are merged while they are read
 
 
 def read_system(sink: Sink, run_id: str, attempts: Sequence[int], workers: Sequence[str] | None) -> pa.Table:
-    """Samples of these attempts, sorted by time. workers: None: all.
+    """Samples of these attempts and workers (None: all workers), sorted by time.
 
     Raises:
         RunCorrupt: A file is damaged, or is of another run than `run_id`.

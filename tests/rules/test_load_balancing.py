@@ -74,6 +74,16 @@ def test_machines_with_different_numbers_of_gpus_are_judged_alone() -> None:
     assert {each.tensor for each in judge(SMALL, trace)[0]} == {"a"}
 
 
+def test_a_list_of_gpus_that_changes_begins_a_new_judgement() -> None:
+    rows = [
+        *loads([90], [10], [90], samples=241),
+        *loads([90], [90], samples=301),
+        *loads([90], [10], [90], samples=241),
+    ]
+    found = same_in_any_cuts(SMALL, trace_of(rows))
+    assert [each.step for each in found] == [120, 240, 662, 782]
+
+
 @given(st.lists(st.sampled_from([0.0, 40.0, 99.0, 100.0, None]), min_size=2, max_size=9))
 def test_pieces_do_not_change_the_findings(used: list[float | None]) -> None:
     rule = LoadBalancing(patience=5, scan_interval_us=5_000_000)
@@ -81,7 +91,9 @@ def test_pieces_do_not_change_the_findings(used: list[float | None]) -> None:
     same_in_any_cuts(rule, trace_of(rows), seeds=2)
 
 
-@pytest.mark.parametrize("parameters", [{"threshold": 2}, {"patience": 0}, {"scan_interval_us": 0}])
+@pytest.mark.parametrize(
+    "parameters", [{"threshold": 2}, {"patience": 0}, {"patience": 1.5}, {"scan_interval_us": 0}]
+)
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         LoadBalancing(**parameters)

@@ -97,6 +97,22 @@ def test_the_time_until_the_limit_is_that_of_the_container_if_it_is_tighter() ->
     assert "grows by 7,200 MiB per hour (99% interval 7,200 to 7,200)" in finding.why
 
 
+def test_the_time_until_the_limit_is_that_of_the_sample_whenever_the_run_is_judged() -> None:
+    rows = host([4 * GIB + number * 2 * MIB for number in range(1201)])
+    for number, row in enumerate(rows):
+        row["memory_available"] = 32 * GIB - number * 2 * MIB
+    found = same_in_any_cuts(MemoryGrowth(), trace_of(rows))
+    for each in found:
+        left = 32 * GIB - each.step * 2 * MIB
+        assert each.numbers["seconds_to_limit"] == pytest.approx(left / (4 * MIB))
+
+
+def test_a_confidence_is_shown_with_all_its_digits() -> None:
+    rows = host([4 * GIB + number * MIB for number in range(601)])
+    (finding,) = judge(MemoryGrowth(min_growth=1, confidence=0.999), trace_of(rows))[0][-1:]
+    assert "99.9% interval" in finding.why
+
+
 def test_a_limit_that_is_not_known_is_not_given() -> None:
     rows = [{"trainer_memory": GIB + number * MIB} for number in range(601)]
     (finding,) = judge(MemoryGrowth(), trace_of(rows))[0][-1:]
