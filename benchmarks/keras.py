@@ -11,6 +11,10 @@ interval N      every Nth batch is saved. Both functions are compiled before the
 unsaved         a save_config that saves no batch of these epochs: the cost of the hook's calls
 calls           Python functions of tdcore that run in a batch that is not saved
 first batch     elapsed seconds of the first batch, which compiles; with the hook: of the first saved batch
+
+With --smdebug, the hook of smdebug is measured too, in its own environment (`python3 scripts/make_peers.py
+smdebug-keras`) with TensorFlow 2.12, the oldest version for Python 3.11. The result has the names of the
+tensors that it records: there are no gradients, inputs and outputs among them.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +36,7 @@ import numpy as np
 from benchmarks.environment import ROOT, add_out, save, version
 from benchmarks.slowdown.costs import bootstrap
 
+PEER = ROOT / ".venvs" / "smdebug-keras" / "bin" / "python"
 BACKENDS = ("tensorflow", "jax", "torch")
 INTERVALS = (1, 10, 100)
 BATCHES, BATCH = 100, 32
@@ -86,17 +92,23 @@ def make_hook(folder: str, interval: int) -> Any:
     )
 
 
+def paired(training: Training, hook: Any, pairs: int) -> tuple[list[float], list[float]]:
+    """Ratios of CPU time and of elapsed time of epochs with and without a hook."""
+    cpu, wall = [], []
+    for pair in range(pairs):
+        order = ([hook], []) if pair % 2 else ([], [hook])
+        times = {len(callbacks): training.epoch(callbacks) for callbacks in order}
+        cpu.append(times[1][0] / times[0][0])
+        wall.append(times[1][1] / times[0][1])
+    return cpu, wall
+
+
 def ratios(training: Training, interval: int, pairs: int) -> dict[str, Any]:
     """Ratios of CPU time and elapsed time, and the seconds of the first batch with the hook."""
-    cpu, wall = [], []
     with tempfile.TemporaryDirectory() as folder, make_hook(folder, interval) as hook:
         _, compiled = training.epoch([hook], batches=1)
         training.epoch([hook])
-        for pair in range(pairs):
-            order = ([hook], []) if pair % 2 else ([], [hook])
-            times = {len(callbacks): training.epoch(callbacks) for callbacks in order}
-            cpu.append(times[1][0] / times[0][0])
-            wall.append(times[1][1] / times[0][1])
+        cpu, wall = paired(training, hook, pairs)
         counters = hook.counters()
         inside = hook.time_spent().total_seconds()
     if counters.drops:
@@ -136,7 +148,7 @@ def calls_of(training: Training) -> float:
 def measure(pairs: int) -> dict[str, Any]:
     """All results of the backend of this process."""
     one_thread: dict[str, Callable[[], None]] = {
-        "tensorflow": _one_thread_of_tensorflow,
+        "tensorflow": one_thread_of_tensorflow,
         "torch": _one_thread_of_torch,
     }
     import keras
@@ -152,7 +164,8 @@ def measure(pairs: int) -> dict[str, Any]:
     return result
 
 
-def _one_thread_of_tensorflow() -> None:
+def one_thread_of_tensorflow() -> None:
+    """Make TensorFlow use one thread."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -172,6 +185,18 @@ def in_process(backend: str, pairs: int) -> dict[str, Any]:
     environment = {**os.environ, **ONE_THREAD, "KERAS_BACKEND": backend, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def of_smdebug(pairs: int) -> dict[str, Any]:
+    """Results of smdebug, from a process in its environment."""
+    if not PEER.exists():
+        raise SystemExit(f"{PEER} does not exist: python3 scripts/make_peers.py smdebug-keras")
+    script = Path(__file__).parent / "peers" / "smdebug_keras.py"
+    environment = {**os.environ, **ONE_THREAD}
+    command = [str(PEER), str(script), str(pairs)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.rpartition("RESULT ")[2])
     return found
 
 
@@ -196,6 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
+    parser.add_argument("--smdebug", action="store_true", help="measure smdebug too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     add_out(parser)
     options = parser.parse_args()
@@ -207,12 +233,19 @@ def main() -> None:
         found[backend] = in_process(backend, options.pairs)
         show(backend, found[backend])
     packages = ("keras", "tensorflow_cpu", "tensorflow", "jax", "torch")
-    result = {
+    result: dict[str, Any] = {
         "method": __doc__,
         "pairs": options.pairs,
         "versions": {name: number for name in packages if (number := version(name)) is not None},
     }
-    print(save("keras", {**result, "backends": found}, options.out))
+    result["backends"] = found
+    if options.smdebug:
+        peer = result["smdebug"] = of_smdebug(options.pairs)
+        print(f"smdebug: {1000 * peer['step_cpu_s']:.1f} ms CPU per step, {len(peer['tensors'])} tensors")
+        for interval in INTERVALS:
+            cpu = peer[f"interval {interval}"]["cpu"]
+            print(f"  interval {interval:<4} CPU {cpu['median']:.3f} [{cpu['low']:.3f}, {cpu['high']:.3f}]")
+    print(save("keras", result, options.out))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ("name", "main"),
     [
         ("smdebug", "torch==2.13.0"),
+        ("smdebug-keras", "tensorflow-cpu==2.12.1"),
         ("smdebug-xgboost", "xgboost==1.7.6"),
         ("tensorboard", "torch==2.13.0"),
         ("wandb", "torch==2.13.0"),
@@ -97,7 +98,7 @@ def test_an_unknown_peer_is_an_error_that_names_the_known_ones(
     monkeypatch.setattr(sys, "argv", ["make_peers.py", "mlflow"])
     with pytest.raises(SystemExit):
         peers.main()
-    assert "smdebug, smdebug-xgboost, tensorboard, wandb" in capsys.readouterr().err
+    assert "smdebug, smdebug-keras, smdebug-xgboost, tensorboard, wandb" in capsys.readouterr().err
 
 
 def fake(peers: ModuleType, name: str) -> str:
