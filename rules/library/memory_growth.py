@@ -28,7 +28,7 @@ __all__ = ["MemoryGrowth"]
 Floats = npt.NDArray[np.float64]
 _MIB = float(1 << 20)
 _NOTE_NS = 60 * 10**9  # a note about the memory of a host per minute
-_MAX_NOTES = 4096  # of a host: of the newest three days
+_KEPT_NOTES = 16  # of a host, between two windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,7 @@ class MemoryGrowth:
                 limit = float(series.values[scan.at, 1])
                 free = max(limit - float(series.values[scan.at, 0]), 0.0)
                 yield from self._finding(series.place, scan, grown, "gpu", limit, free)
+        _forget_old_notes(window.memory)
 
     def _growing(self, window: Window, series: Series, kind: str) -> Iterator[tuple[Scan, Growth]]:
         """The scans at which the memory grows enough."""
@@ -224,21 +225,26 @@ def _note_hosts(samples: Samples, memory: MutableMapping[Any, Any]) -> None:
             total, available, limit, used = series.values[at].tolist()
             limited = (min(total, limit), min(available, limit - used)) if limit > 0 else (total, available)
             noted.append((int(series.time_ns[at]), limited[0], max(limited[1], 0.0)))
-        del noted[:-_MAX_NOTES]
 
 
 def _host_at(memory: MutableMapping[Any, Any], place: Place, time_ns: int) -> tuple[float, float, float]:
     """Limit and free memory of a host before a time, and seconds since this note; zeros without a note.
 
-    The result does not depend on samples after this time, so that it is the same whether a run is judged
-    while it is written or later.
+    If the worker itself has samples of the machine, the result does not depend on later samples, so it is the
+    same whether a run is judged while it is written or later. Notes of another worker may all be later than
+    this time; the earliest note is then used.
     """
     noted = memory.get(("host", place.attempt, place.host), [])
-    earlier = [each for each in noted if each[0] <= time_ns]
-    if not earlier:
+    if not noted:
         return 0.0, 0.0, 0.0
-    at, limit, free = earlier[-1]
-    return limit, free, (time_ns - at) / 1e9
+    at, limit, free = next((each for each in reversed(noted) if each[0] <= time_ns), noted[0])
+    return limit, free, max(time_ns - at, 0) / 1e9
+
+
+def _forget_old_notes(memory: MutableMapping[Any, Any]) -> None:
+    for key, noted in memory.items():
+        if key[0] == "host":
+            del noted[:-_KEPT_NOTES]
 
 
 def _host_memory(columns: Columns) -> Floats:
