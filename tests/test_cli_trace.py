@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,38 @@ def test_a_file_that_cannot_be_written_is_named(tdcore: Command, tmp_path: Path)
     found = tdcore("trace", tmp_path / "run", "-o", tmp_path)
     assert (found.code, "cannot be written" in found.err) == (2, True)
     assert not list(tmp_path.glob(".*trace*"))
+
+
+def test_a_pipe_is_written_and_not_replaced(tdcore: Command, tmp_path: Path) -> None:
+    RunWriter(tmp_path / "run").end()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert tdcore("trace", tmp_path / "run", "-o", pipe).code == 0
+        assert json.loads(os.read(reader, 1 << 16))["traceEvents"] == []
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_and_the_file_has_the_permissions_of_new_files(tdcore: Command, tmp_path: Path) -> None:
+    RunWriter(tmp_path / "run").end()
+    (tmp_path / "link.json").symlink_to(tmp_path / "file.json")
+    mask = os.umask(0o077)
+    try:
+        assert tdcore("trace", tmp_path / "run", "-o", tmp_path / "link.json").code == 0
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "file.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_is_reported(tdcore: Command, tmp_path: Path) -> None:
+    RunWriter(tmp_path / "run").end()
+    found = tdcore("trace", tmp_path / "run", "-o", "/dev/full")
+    assert found.code == 2
+    assert "No space left on device" in found.err
 
 
 def test_a_run_without_data_gives_an_empty_trace(tdcore: Command, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -51,22 +50,23 @@ def command(
 
 @contextmanager
 def _file(path: Path) -> Iterator[IO[str]]:
-    """A text file that replaces `path` at the end of the block, and is removed after an exception."""
+    """A text file that replaces `path` at the end of the block, and is removed after an exception.
+
+    A path that is not a regular file, such as /dev/null or a pipe, is written and not replaced.
+    """
+    target = path.resolve()
+    special = target.exists() and not (target.is_file() or target.is_dir())
+    written = target if special else target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with gzip.open(written, "wt") if path.suffix == ".gz" else written.open("w") as file:
+            yield file
+        if not special:
+            written.replace(target)
     except OSError as error:
         raise ConfigError(f"--out is {str(path)!r}, which cannot be written: {error.strerror}") from error
-    os.close(number)
-    try:
-        with gzip.open(name, "wt") if path.suffix == ".gz" else Path(name).open("w") as file:
-            yield file
-        os.chmod(name, 0o644)
-        try:
-            os.replace(name, path)
-        except OSError as error:
-            raise ConfigError(f"--out is {str(path)!r}, which cannot be written: {error.strerror}") from error
     finally:
-        Path(name).unlink(missing_ok=True)
+        if not special:
+            written.unlink(missing_ok=True)
 
 
 def _write(trial: Trial, attempt: int | None, file: IO[str]) -> int:
