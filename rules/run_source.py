@@ -17,8 +17,11 @@ import pyarrow as pa
 
 from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
 from tdcore.format.run_patterns import RunPatterns
+from tdcore.format.step_times import STEP_TIME_FILES
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.rules.applicability import TrainingInfo
 from tdcore.rules.completeness import Completeness
+from tdcore.rules.polled_rows import PolledRows
 from tdcore.rules.requirements import RunCapture, run_capture
 from tdcore.rules.source import Ended, RowBatch
 from tdcore.rules.window import Members
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunSource"]
 
-_SAMPLES_EVERY_SECONDS = 5.0  # between two lists of the files of system samples, while the run is written
 _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
@@ -61,7 +63,6 @@ class RunSource:
     ) -> None:
         from tdcore.trial.epochs import Epochs
         from tdcore.trial.index import Index
-        from tdcore.trial.new_samples import NewSamples
         from tdcore.trial.run_location import open_location, poll_interval
 
         if not (attempt is None or attempt == "all" or (isinstance(attempt, int) and attempt >= 0)):
@@ -75,9 +76,8 @@ class RunSource:
         self.pause = poll_interval(self._root, near=0.3)  # between two polls
         self._index = Index(self.sink, self._root)
         self._epochs = Epochs(self._index)
-        self._new_samples = NewSamples(self.sink)
-        self._samples_due = float("-inf")  # of the clock
-        self._samples_read_over = False  # whether they were read after the end of the run
+        self._samples = PolledRows(SYSTEM_FILES, self.sink, clock)
+        self._step_times = PolledRows(STEP_TIME_FILES, self.sink, clock)
         self._payloads: Payloads | None = None  # made when the first payload is read
         self._progress: RunProgress | None = None  # made when there is a run.json
         self._attempt = attempt
@@ -122,7 +122,7 @@ class RunSource:
         return {
             "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
             "numbering": index.common.saved(), "epochs": self._epochs.saved(),
-            "samples": self._new_samples.position(),
+            "samples": self._samples.position(), "step_times": self._step_times.position(),
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -136,7 +136,8 @@ class RunSource:
             self._index.skip(worker, attempt, ranges)
         self._index.common.restore(position.get("numbering", {}))
         self._epochs.restore(position.get("epochs", {}))
-        self._new_samples.resume(position.get("samples", {}))
+        self._samples.resume(position.get("samples", {}))
+        self._step_times.resume(position.get("step_times", {}))
         self._completeness.resume(position["whole"])
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
@@ -175,16 +176,12 @@ class RunSource:
         return RowBatch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 
     def samples(self) -> Iterator[pa.Table]:
-        """See Source.samples. Call it after `next`.
+        """See Source.samples. Call it after `next`."""
+        return self._samples.read(self._run_id, self._is_judged, over=self._over)
 
-        While the run is written, the files are listed at most every five seconds. A file that cannot be read
-        raises no exception, but is named in `remarks`.
-        """
-        now = self._clock()
-        if self._run_id is None or (now < self._samples_due and self._over == self._samples_read_over):
-            return
-        self._samples_due, self._samples_read_over = now + _SAMPLES_EVERY_SECONDS, self._over
-        yield from self._new_samples.read(self._run_id, self._is_judged)
+    def step_times(self) -> Iterator[pa.Table]:
+        """See Source.step_times. Call it after `next`."""
+        return self._step_times.read(self._run_id, self._is_judged, over=self._over)
 
     def _is_judged(self, attempt: int) -> bool:
         """Whether an attempt is judged."""
@@ -206,7 +203,7 @@ class RunSource:
 
     def remarks(self) -> list[str]:
         """Sentences about patterns of the run that cannot be used, and files that cannot be read."""
-        return [*self.patterns.remarks(), *self._new_samples.remarks]
+        return [*self.patterns.remarks(), *self._samples.remarks(), *self._step_times.remarks()]
 
     def capture(self) -> RunCapture | None:
         """See Source.capture. The result is from the time of the last call of `next`."""

@@ -72,6 +72,14 @@ class Source(Protocol):
         """
         ...
 
+    def step_times(self) -> Iterator[pa.Table]:
+        """The times of steps that were written since the last call, as tables of a limited size.
+
+        The rows of a worker are in order of time. A table has the columns of step_time_schema()
+        (tdcore/format/step_times.py).
+        """
+        ...
+
     def members(self, collection: str) -> Members | None:
         """The tensors of a collection; None if the run has no collection of that name."""
         ...

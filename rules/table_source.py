@@ -27,6 +27,7 @@ class TableSource:
     """A finished run in a table of index rows, one row per captured tensor.
 
     payloads: values by row number. notes: notes of the hook. samples: system samples.
+    step_times: times of steps.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class TableSource:
         notes: Mapping[str, Any] | None = None,
         where: str = "a table",
         samples: pa.Table | None = None,
+        step_times: pa.Table | None = None,
     ) -> None:
         self.where = where
         self._table = table
@@ -45,6 +47,7 @@ class TableSource:
         self._collections = dict(collections or {})
         self._notes = dict(notes or {})
         self._samples = [] if samples is None else [samples]
+        self._step_times = [] if step_times is None else [step_times]
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """See Source.next. Returns all rows at the first call, and no rows later."""
@@ -58,6 +61,11 @@ class TableSource:
         """See Source.samples. Returns all samples at the first call."""
         samples, self._samples = self._samples, []
         return iter(samples)
+
+    def step_times(self) -> Iterator[pa.Table]:
+        """See Source.step_times. Returns all rows at the first call."""
+        rows, self._step_times = self._step_times, []
+        return iter(rows)
 
     def members(self, collection: str) -> Members | None:
         """See Source.members."""

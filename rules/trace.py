@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.format import layout
+from tdcore.format.step_times import COUNTS, PHASES, step_time_schema
 from tdcore.format.system import system_schema
 from tdcore.rules.table_source import TableSource
 from tdcore.rules.window import Members
@@ -36,6 +38,7 @@ class Trace:
         payloads: Row number -> values.
         notes: Notes of the hook, see Trial.notes().
         samples: System samples, see `add_sample`.
+        step_times: Times of steps, by attempt and worker, see `add_step_time`.
     """
 
     collections: dict[str, list[str]] = field(default_factory=dict)
@@ -43,6 +46,7 @@ class Trace:
     rows: list[dict[str, Any]] = field(default_factory=list)
     payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    step_times: dict[tuple[int, str], list[dict[str, Any]]] = field(default_factory=dict)
     _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # number of rows, by step and worker
     _sampled: Counter[tuple[int, str, str]] = field(default_factory=Counter)  # number of samples, by origin
 
@@ -146,6 +150,48 @@ class Trace:
         """The system samples."""
         return pa.Table.from_pylist(self.samples, schema=system_schema())
 
+    def add_step_time(
+        self,
+        step: int,
+        *,
+        worker: str = "worker_0",
+        attempt: int = 0,
+        mode: str = "TRAIN",
+        mode_step: int | None = None,
+        time_ns: int | None = None,
+        gpu_ns: int | None = None,
+        **milliseconds: float,
+    ) -> Trace:
+        """Add the times of one step, and return the trace.
+
+        Args:
+            step: Global step.
+            worker, attempt, mode: Origin of the step.
+            mode_step: Step within the mode; None: `step`.
+            time_ns: Start of the step; None: the end of the worker's previous step.
+            gpu_ns: Time of the GPU.
+            milliseconds: Milliseconds of each phase (`data`, `forward`, ..., see docs/system.md) and of
+                `capture`; counts of `data_waits`, `checkpoints` and `compiles`. All others are 0.
+        """
+        rows = self.step_times.setdefault((attempt, worker), [])
+        if time_ns is None:
+            time_ns = rows[-1]["time_ns"] + rows[-1]["duration_ns"] if rows else 1_700_000_000_000_000_000
+        phases = {f"{phase}_ns": round(1e6 * milliseconds.pop(phase, 0)) for phase in PHASES}
+        counts = {count: int(milliseconds.pop(count, 0)) for count in COUNTS}
+        capture_ns = round(1e6 * milliseconds.pop("capture", 0))
+        if milliseconds:
+            raise TypeError(f"unknown phases {sorted(milliseconds)}; use {', '.join(PHASES)}")
+        origin = {"attempt": attempt, "worker": worker, "row": len(rows), "mode": mode, "step": step}
+        origin |= {"mode_step": step if mode_step is None else mode_step, "time_ns": time_ns}
+        times = {"duration_ns": sum(phases.values()), "capture_ns": capture_ns, "gpu_ns": gpu_ns}
+        rows.append({**origin, **times, **phases, **counts})
+        return self
+
+    def step_time_table(self) -> pa.Table:
+        """The times of steps, in order of time."""
+        rows = sorted((row for rows in self.step_times.values() for row in rows), key=itemgetter("time_ns"))
+        return pa.Table.from_pylist(rows, schema=step_time_schema())
+
     def table(self) -> pa.Table:
         """All columns of the index."""
         return pa.Table.from_pylist(self.rows, schema=layout.index_schema())
@@ -159,6 +205,7 @@ class Trace:
             collections=members,
             notes=self.notes,
             samples=self.sample_table() if self.samples else None,
+            step_times=self.step_time_table() if self.step_times else None,
         )
 
 

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdcore import create_trial
-from tdcore.flusher.system.table import to_parquet
+from tdcore.flusher.row_tables import to_parquet
+from tdcore.flusher.system.recorder import sample_columns
 from tdcore.format.layout import FileRange
-from tdcore.format.system import system_key
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.timeline import trace_events
 from tests.test_cli import Command
 from tests.trial.writer import RunWriter
@@ -41,9 +42,9 @@ def add_step(run: RunWriter, step: int, begin_ms: float, *, mode: str = "TRAIN")
 
 def add_samples(root: Path, worker: str, rows: list[dict[str, Any]], *, host: str = "node") -> None:
     place = FileRange(worker, 0, 0, len(rows) - 1)
-    path = root / system_key(host, place)
+    path = root / SYSTEM_FILES.key(host, place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_parquet(rows, place, host, "0123"))
+    path.write_bytes(to_parquet(sample_columns(rows, place, host), SYSTEM_FILES.schema(), "0123"))
 
 
 def sample(at_ms: float, **columns: Any) -> dict[str, Any]:

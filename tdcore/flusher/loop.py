@@ -277,7 +277,7 @@ class Flusher:
             if self._writer.leftovers:
                 self._ledger.sweep()
             if self._system is not None:
-                self._system.merge_all(now)
+                self._system.merge_all()
         except SinkError as error:
             if error.kind == "gone":
                 raise

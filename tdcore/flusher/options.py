@@ -40,8 +40,8 @@ class FlusherOptions:
         final_merge: Maximum time for merging at the end.
         catch_up: The same if far too many small files are left, for example after a crash of a flusher.
         system_interval: Interval of samples of the machine and the trainer's processes; 0: no samples.
-        system_delay: Interval of writes of these samples.
-        remote_system_delay: The same for a run in a bucket, which charges for each write.
+        row_delay: Interval of writes of these samples.
+        remote_row_delay: The same for a run in a bucket, which charges for each write.
     """
 
     segment_bytes: int = 64 * _MIB
@@ -67,8 +67,8 @@ class FlusherOptions:
     final_merge: timedelta = timedelta(seconds=5)
     catch_up: timedelta = timedelta(seconds=60)
     system_interval: timedelta = timedelta(milliseconds=500)
-    system_delay: timedelta = timedelta(seconds=5)
-    remote_system_delay: timedelta = timedelta(seconds=30)
+    row_delay: timedelta = timedelta(seconds=5)
+    remote_row_delay: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
         for each in fields(self):

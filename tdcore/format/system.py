@@ -2,9 +2,8 @@
 
     system/<host>/<worker>/<attempt>-<first>-<last>.parquet
 
-Each flusher samples at a fixed interval and numbers its samples from 0; <first> and <last> are the numbers of
-the first and the last sample in the file. A file supersedes another one of its folder whose range is inside
-its own (format/layout.py: live_ranges). Pure functions, any thread. system_schema() imports pyarrow.
+Each flusher samples at a fixed interval and numbers its samples from 0 (format/row_files.py). Pure functions,
+any thread. system_schema() imports pyarrow.
 """
 
 from __future__ import annotations
@@ -13,40 +12,18 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tdcore.format.layout import FileRange, parse_index_key
+from tdcore.format.row_files import RowFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SYSTEM_PREFIX", "host_name", "parse_system_key", "system_key", "system_prefix", "system_schema"]
-
-SYSTEM_PREFIX = "system/"
-_HOST_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+__all__ = ["SYSTEM_FILES", "host_name", "system_schema"]
 
 
 def host_name(name: str) -> str:
     """A host's name as the name of a folder: other characters are replaced by "-"."""
     text = re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:128].lstrip("_.-")
     return text or "host"
-
-
-def system_prefix(host: str, worker: str) -> str:
-    """Prefix of the files of a worker on a host."""
-    return f"{SYSTEM_PREFIX}{host}/{worker}/"
-
-
-def system_key(host: str, place: FileRange) -> str:
-    """Key of the file with the samples `place.first` to `place.last` of a worker's attempt."""
-    return f"{SYSTEM_PREFIX}{host}/{place.index_key.removeprefix('index/')}"
-
-
-def parse_system_key(key: str) -> tuple[str, FileRange] | None:
-    """Host and range of samples of a file; None for any other key."""
-    if not key.startswith(SYSTEM_PREFIX):
-        return None
-    host, _, rest = key[len(SYSTEM_PREFIX) :].partition("/")
-    place = parse_index_key(f"index/{rest}")
-    return None if place is None or _HOST_PATTERN.fullmatch(host) is None else (host, place)
 
 
 @cache
@@ -84,6 +61,7 @@ def system_schema() -> pa.Schema:
     ]
     optional = [
         ("seconds", share),
+        ("trainer_seconds", pa.float64()),
         ("trainer_processes", pa.int32()),
         ("trainer_cpu_percent", share),
         ("trainer_memory", amount),
@@ -108,3 +86,8 @@ def system_schema() -> pa.Schema:
         [pa.field(name, kind, nullable=False) for name, kind in required]
         + [pa.field(name, kind) for name, kind in optional]
     )
+
+
+SYSTEM_FILES = RowFiles(
+    what="system samples", prefix="system/", has_folders=True, number="sample", schema=system_schema
+)

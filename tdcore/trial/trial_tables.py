@@ -11,9 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
-from tdcore.trial.system import read_system
+from tdcore.trial.row_files import read_rows
+from tdcore.trial.step_times import read_step_times
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -126,13 +128,43 @@ class TrialTables(TrialRun):
             InvalidAttempt: The run has no such attempt.
             RunCorrupt: A file cannot be read.
         """
+        attempts = self._attempts(attempt)
+        return read_rows(SYSTEM_FILES, self._reader.sink, self.run_id, attempts, as_list(workers))
+
+    def steps_time(
+        self,
+        *,
+        mode: ModeKeys | None = None,
+        workers: str | Iterable[str] | None = None,
+        attempt: int | None = None,
+    ) -> pa.Table:
+        """Times of all steps, saved or not: one row per step and worker, sorted by time.
+
+        `duration_ns` is the sum of the phases `data_ns`, `forward_ns`, `loss_ns`, `backward_ns`,
+        `optimizer_ns`, `compute_ns`, `checkpoint_ns`, `compile_ns`, `gc_ns` and `rest_ns`. docs/step-times.md
+        describes the columns. The number `step` is that of the worker.
+
+        Args:
+            mode: Only steps of this mode.
+            workers: Only workers of these names.
+            attempt: Only this attempt. None: the attempt of create_trial(), or all attempts.
+
+        Raises:
+            InvalidAttempt: The run has no such attempt.
+            RunCorrupt: A file cannot be read.
+        """
+        attempts, names = self._attempts(attempt), as_list(workers)
+        of_mode = None if mode in (None, ModeKeys.GLOBAL) else mode.name
+        return read_step_times(self._reader.sink, self.run_id, attempts, names, of_mode)
+
+    def _attempts(self, attempt: int | None) -> list[int]:
+        """The attempts to read. attempt: only this one; None: those of the trial."""
         self._reader.auto_refresh()
         chosen = self._reader.attempt if attempt is None else attempt
-        if chosen is not None:
-            self._reader.check_attempt(chosen)
-        attempts = self._reader.progress.attempts if chosen is None else [chosen]
-        names = as_list(workers)
-        return read_system(self._reader.sink, self.run_id, attempts, names)
+        if chosen is None:
+            return list(self._reader.progress.attempts)
+        self._reader.check_attempt(chosen)
+        return [chosen]
 
     def next_complete(self) -> pa.Table:
         """Statistics of the steps that became complete since the last call. Every row is returned once.

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from tdcore import _core
 from tdcore.format import layout
-from tdcore.format.system import parse_system_key
+from tdcore.format.step_times import STEP_TIME_FILES
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.trial import create_trial
 from tests.faults.outcome import Outcome
 from tests.faults.values import Spec, value
@@ -208,7 +209,7 @@ def _count_strays(objects: Objects, live: Sequence[layout.FileRange], rows: Sequ
     needed = {place.index_key for place in live} | {layout.end_key(_WORKER, 0)} | _OTHER_FILES
     needed |= {layout.segment_key(_WORKER, row["segment"]) for row in rows if row["segment"]}
     strays = set(objects) - needed
-    strays = {key for key in strays if parse_system_key(key) is None}
+    strays = {key for key in strays if SYSTEM_FILES.parse(key) is None and STEP_TIME_FILES.parse(key) is None}
     foreign = [key for key in strays if not layout.parse_index_key(key) and not layout.parse_data_key(key)]
     assert not foreign, f"foreign objects: {foreign[:5]}"
     return len(strays)

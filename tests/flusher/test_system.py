@@ -23,12 +23,13 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.system import SystemRecorder
 from tdcore.flusher.system.processes import ProcessTree
 from tdcore.format.layout import FileRange
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.session import Session
 from tdcore.sinks import LocalSink, MemorySink
-from tdcore.trial.system import read_system
+from tdcore.trial.row_files import read_rows
 from tests.waiting import wait_until
 
-OPTIONS = FlusherOptions(system_interval=timedelta(seconds=1), system_delay=timedelta(seconds=4))
+OPTIONS = FlusherOptions(system_interval=timedelta(seconds=1), row_delay=timedelta(seconds=4))
 
 
 def recorder(sink: Any, *, run_id: str = "", worker: str = "worker_0", host: str = "node") -> SystemRecorder:
@@ -55,7 +56,7 @@ def make() -> Iterator[Callable[..., SystemRecorder]]:
 
 
 def samples(sink: Any) -> pa.Table:
-    return read_system(sink, "", [0], None)
+    return read_rows(SYSTEM_FILES, sink, "", [0], None)
 
 
 # What a sample has.
@@ -111,7 +112,7 @@ def test_a_long_run_has_few_files_with_every_sample_once(make: Callable[..., Sys
         assert len(sink.objects) < 50
     assert samples(sink).num_rows > 1190
     writer.finish(1200)
-    writer.merge_all(1200)
+    writer.merge_all()
     assert list(sink.objects) == ["system/node/worker_0/0000-000000000000-000000001199.parquet"]
     assert samples(sink)["sample"].to_pylist() == list(range(1200))
 
@@ -239,7 +240,7 @@ def test_files_that_are_merged_while_they_are_read_are_read_again(
         if operation == "get" and not merged:
             merged.append(key)
             writer.finish(10)
-            writer.merge_all(10)
+            writer.merge_all()
 
     sink.fault = fault
     assert samples(sink)["sample"].to_pylist() == list(range(10))
@@ -251,9 +252,9 @@ def test_files_of_another_run_are_refused(make: Callable[..., SystemRecorder]) -
     writer = make(sink, run_id=f"one-{time.monotonic_ns()}")
     writer.poll(0)
     writer.finish(1)
-    assert read_system(sink, "", [0], None).num_rows == 1
+    assert read_rows(SYSTEM_FILES, sink, "", [0], None).num_rows == 1
     with pytest.raises(RunCorrupt, match="it was copied from another run"):
-        read_system(sink, "another", [0], None)
+        read_rows(SYSTEM_FILES, sink, "another", [0], None)
 
 
 def test_a_file_with_other_samples_than_its_name_says_is_refused(make: Callable[..., SystemRecorder]) -> None:
@@ -263,7 +264,7 @@ def test_a_file_with_other_samples_than_its_name_says_is_refused(make: Callable[
     writer.finish(1)
     (key,) = sink.objects
     sink.objects[key.replace("000000000000.parquet", "000000000007.parquet")] = sink.objects.pop(key)
-    with pytest.raises(RunCorrupt, match="has 1 samples, and not those of its name"):
+    with pytest.raises(RunCorrupt, match="has 1 rows, and not those of its name"):
         samples(sink)
 
 
@@ -274,7 +275,7 @@ def test_files_that_a_killed_merge_has_left_are_removed(make: Callable[..., Syst
         first.poll(now)
     left = dict(sink.objects)
     first.finish(10)
-    first.merge_all(10)
+    first.merge_all()
     sink.objects |= left
     second = make(sink)
     second.poll(20)
@@ -295,5 +296,5 @@ def test_files_with_a_gap_between_them_are_not_merged(make: Callable[..., System
     second = make(sink)
     second.poll(20)
     second.finish(21)
-    second.merge_all(22)
+    second.merge_all()
     assert samples(sink)["sample"].to_pylist() == [*kept, 14]

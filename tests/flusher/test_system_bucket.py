@@ -53,7 +53,7 @@ def system_keys(place: Place) -> list[str]:
 
 
 def test_samples_in_a_bucket_are_one_file_at_the_end(place: Place, url: str) -> None:
-    with open_session(url, remote_system_delay=timedelta(seconds=0.2)):
+    with open_session(url, remote_row_delay=timedelta(seconds=0.2)):
         wait_until(lambda: len(system_keys(place)) >= 3, "there are several files")
     wait_until(lambda: not flushers_of(url), "the flusher ended")
     assert len(system_keys(place)) == 1

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tdcore.flusher.system.table import to_parquet
+from tdcore.flusher.row_tables import to_parquet
+from tdcore.flusher.system.recorder import sample_columns
 from tdcore.format.layout import FileRange
-from tdcore.format.system import system_key
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.engine import Engine
 from tdcore.rules.safe_pickle import dump, load
@@ -59,9 +60,9 @@ def write_samples(
         {"time_ns": START_NS + 1_000_000 * interval_ms * (first + number), "lost": 0, **row}
         for number, row in enumerate(rows)
     ]
-    path = root / system_key(host, place)
+    path = root / SYSTEM_FILES.key(host, place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_parquet(timed, place, host, run_id))
+    path.write_bytes(to_parquet(sample_columns(timed, place, host), SYSTEM_FILES.schema(), run_id))
     return path
 
 

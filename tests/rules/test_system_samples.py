@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tdcore.actions import CaptureMore
 from tdcore.errors import ConfigError
+from tdcore.format.system import SYSTEM_FILES
 from tdcore.rules import RULES, LowGPUUtilization, Status, plan, run
 from tdcore.rules.base import Rule, system_columns_of
 from tdcore.rules.engine import Engine
@@ -24,7 +25,7 @@ from tdcore.rules.step_range import with_step_range
 from tdcore.rules.trace import Trace
 from tdcore.sinks import LocalSink, MemorySink
 from tdcore.sinks.base import SinkError, SinkKeyError
-from tdcore.trial.new_samples import NewSamples
+from tdcore.trial.row_files import NewRows
 from tests.rules.system_samples import gpu, trace_of, write_samples
 from tests.trial.writer import RunWriter
 
@@ -40,7 +41,7 @@ def started(place: Path) -> RunWriter:
     return writer
 
 
-def read(reader: NewSamples) -> list[int]:
+def read(reader: NewRows) -> list[int]:
     """Return the numbers of the new samples."""
     return [
         each for table in reader.read("0123", lambda attempt: True) for each in table["sample"].to_pylist()
@@ -48,7 +49,7 @@ def read(reader: NewSamples) -> list[int]:
 
 
 def test_samples_are_returned_once_also_after_a_merge(tmp_path: Path) -> None:
-    reader = NewSamples(LocalSink(tmp_path))
+    reader = NewRows(SYSTEM_FILES, LocalSink(tmp_path))
     assert read(reader) == []
     first = write_samples(tmp_path, IDLE * 3)
     assert read(reader) == [0, 1, 2]
@@ -58,7 +59,7 @@ def test_samples_are_returned_once_also_after_a_merge(tmp_path: Path) -> None:
     first.unlink()
     second.unlink()
     assert read(reader) == [3, 4, 5]
-    later = NewSamples(LocalSink(tmp_path))
+    later = NewRows(SYSTEM_FILES, LocalSink(tmp_path))
     later.resume(reader.position())
     write_samples(tmp_path, IDLE, first=6)
     assert read(later) == [6]
@@ -66,7 +67,7 @@ def test_samples_are_returned_once_also_after_a_merge(tmp_path: Path) -> None:
 
 def test_a_large_file_is_returned_in_parts(tmp_path: Path) -> None:
     write_samples(tmp_path, [{"cpu_percent": 1.0}] * 20_000)
-    tables = list(NewSamples(LocalSink(tmp_path)).read("0123", lambda attempt: True))
+    tables = list(NewRows(SYSTEM_FILES, LocalSink(tmp_path)).read("0123", lambda attempt: True))
     assert max(map(len, tables)) <= 8192
     assert sum(map(len, tables)) == 20_000
 
@@ -76,9 +77,9 @@ def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     write_samples(tmp_path, IDLE, first=3)
     write_samples(tmp_path, IDLE, first=0, worker="worker_1", run_id="another run")
-    reader = NewSamples(LocalSink(tmp_path))
+    reader = NewRows(SYSTEM_FILES, LocalSink(tmp_path))
     assert read(reader) == [3]
-    assert [each.partition(":")[0] for each in reader.remarks] == ["samples are left out"] * 2
+    assert [each.partition(":")[0] for each in reader.remarks] == ["system samples are left out"] * 2
     assert read(reader) == []
 
 
@@ -88,7 +89,7 @@ def test_after_an_error_of_the_storage_the_reader_continues(
     path = write_samples(tmp_path, IDLE * 3)
     sink = MemorySink()
     sink.put(path.relative_to(tmp_path).as_posix(), [path.read_bytes()])
-    reader = NewSamples(sink)
+    reader = NewRows(SYSTEM_FILES, sink)
     with monkeypatch.context() as patch:
 
         def fails(key: str) -> bytes:
@@ -106,7 +107,7 @@ def test_files_that_change_during_each_attempt_are_named_and_read_later(
     path = write_samples(tmp_path, IDLE * 3)
     sink = MemorySink()
     sink.put(path.relative_to(tmp_path).as_posix(), [path.read_bytes()])
-    reader = NewSamples(sink)
+    reader = NewRows(SYSTEM_FILES, sink)
     missing: list[str] = []
     with monkeypatch.context() as patch:
 

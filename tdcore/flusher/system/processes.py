@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -51,6 +52,11 @@ class ProcessTree:
             earlier = (before or {}).get(pid)
             ticks += used - earlier[1] if earlier is not None and earlier[0] == start else used
         return len(self._ticks), memory, None if before is None else ticks / _TICKS
+
+    def age(self) -> float | None:
+        """Seconds since the start of the process, as of the last sample; None if it has ended."""
+        found = (self._ticks or {}).get(self._pid)
+        return None if found is None else time.clock_gettime(time.CLOCK_BOOTTIME) - found[0] / _TICKS
 
 
 def _stat(pid: int) -> tuple[int, int, int] | None:
