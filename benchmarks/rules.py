@@ -123,6 +123,7 @@ class _Held:
         self.left_out, self.not_recorded = source.left_out, source.not_recorded
         self.training, self.notes, self.epoch = source.training, source.notes, source.epoch
         self.samples = source.samples
+        self.step_times = source.step_times
         self._batch = batch
 
     def next(self, columns: Any, *, everything: bool = False) -> Any:
