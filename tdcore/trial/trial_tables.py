@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
+from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.system import read_system
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
@@ -126,13 +127,34 @@ class TrialTables(TrialRun):
             InvalidAttempt: The run has no such attempt.
             RunCorrupt: A file cannot be read.
         """
+        return read_system(self._reader.sink, self.run_id, self._attempts(attempt), as_list(workers))
+
+    def profiles(
+        self, *, workers: str | Iterable[str] | None = None, attempt: int | None = None
+    ) -> list[Profile]:
+        """Profiles of the training: operators and Python functions of some steps. docs/profile.md.
+
+        Args:
+            workers: Only workers of these names.
+            attempt: Only this attempt. None: the attempt of create_trial(), or all attempts.
+
+        Returns:
+            Profiles that were stored so far, by attempt, number and worker.
+
+        Raises:
+            InvalidAttempt: The run has no such attempt.
+            RunCorrupt: A document cannot be read.
+        """
+        return read_profiles(self._reader.sink, self.run_id, self._attempts(attempt), as_list(workers))
+
+    def _attempts(self, attempt: int | None) -> list[int]:
+        """This attempt, the attempt of create_trial(), or all attempts."""
         self._reader.auto_refresh()
         chosen = self._reader.attempt if attempt is None else attempt
-        if chosen is not None:
-            self._reader.check_attempt(chosen)
-        attempts = self._reader.progress.attempts if chosen is None else [chosen]
-        names = as_list(workers)
-        return read_system(self._reader.sink, self.run_id, attempts, names)
+        if chosen is None:
+            return self._reader.progress.attempts
+        self._reader.check_attempt(chosen)
+        return [chosen]
 
     def next_complete(self) -> pa.Table:
         """Statistics of the steps that became complete since the last call. Every row is returned once.
