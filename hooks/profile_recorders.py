@@ -4,7 +4,8 @@ A recorder runs from the start of a step to the start of a later step, in the th
 profilers have priority: a recorder does not start while another profiler of its kind is active, and stops
 before the script starts one.
 
-Threads: start() and stop() by the same thread.
+Threads: start() by the thread of the training. stop() by any thread: the recorder of operators then raises an
+exception, and cProfile goes on in the thread of the training until the thread ends, but without an effect.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ProfileError(TdcoreError):
 class Recorder(Protocol):
     """Recorder of one part of a profile."""
 
-    part: str  # "operators" or "python"
+    part: str  # for messages: "operators" or "Python functions"
 
     def start(self, interrupted: Callable[[str], None]) -> None:
         """Start to record. Raises ProfileError, or any exception of the profiler.
@@ -59,7 +60,7 @@ _CLOCKS: dict[str, Callable[[], float] | None] = {
 class CProfileRecorder:
     """Recorder of the Python functions of the current thread. timer: one of profile_window.TIMERS."""
 
-    part = "python"
+    part = "Python functions"
 
     def __init__(self, timer: str) -> None:
         clock = _CLOCKS[timer]
@@ -80,17 +81,21 @@ class CProfileRecorder:
     def stop(self, folder: Path | None) -> None:
         """See Recorder."""
         self._guard.take_off()
-        # disable() would remove any profile function, also one that the script has set in the meantime.
-        active: object = sys.getprofile()
-        if sys.version_info >= (3, 12) or active is self._profile:
-            self._profile.disable()
+        self._disable()
         if folder is not None:
             self._profile.dump_stats(str(folder / PSTATS_FILE))
 
     def forget(self) -> None:
         """See Recorder."""
         self._guard.take_off()
+        self._disable()
+
+    def _disable(self) -> None:
+        """End the profile, and keep a profile function that the script has set in the meantime."""
+        active: Any = sys.getprofile()
         self._profile.disable()
+        if active is not None and active is not self._profile:
+            sys.setprofile(active)
 
 
 class _EnableGuard:

@@ -230,17 +230,16 @@ class ProfileWindows:
         """Stop the recorders and pass their files on. reason: why the window ends early."""
         self._open.remove(window)
         end_ns, before = time.time_ns(), time.perf_counter_ns()
-        folder = Path(tempfile.mkdtemp(prefix="tdcore-profile-"))
-        messages = window.messages
-
-        def stop(recorder: Recorder) -> None:
-            if threading.get_ident() != window.thread:
-                raise ProfileError("the profile was ended in another thread than it was started")
-            recorder.stop(folder)
-
+        folder, messages = _new_folder(), window.messages
+        place = folder if isinstance(folder, Path) else None
         # A list, so that all recorders are stopped.
-        kept = [_succeeds(messages, each, stop) for each in reversed(window.recorders)]
+        kept = [
+            _succeeds(messages, recorder, lambda each: each.stop(place))
+            for recorder in reversed(window.recorders)
+        ]
         stop_ns = time.perf_counter_ns() - before
+        if isinstance(folder, OSError):
+            raise folder
         if not any(kept):
             self._fail(window.due, "; ".join(messages), folder)
             return
@@ -261,13 +260,16 @@ class ProfileWindows:
             cost_ns={"start": window.start_ns, "stop": stop_ns},
         )
 
-    def _fail(self, due: _Due, reason: str, folder: Path | None = None) -> None:
+    def _fail(self, due: _Due, reason: str, folder: Path | OSError | None = None) -> None:
         """Report a profile without records."""
         self._warn(f"profile: {reason}")
         now = time.time_ns()
+        folder = folder or _new_folder()
+        if isinstance(folder, OSError):
+            raise folder
         self._pass_on(
             due,
-            folder or Path(tempfile.mkdtemp(prefix="tdcore-profile-")),
+            folder,
             state="failed",
             reason=reason,
             begin_ns=now,
@@ -294,6 +296,14 @@ class ProfileWindows:
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def _new_folder() -> Path | OSError:
+    """A new temporary folder for the files of a profile; the error if there is none."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="tdcore-profile-"))
+    except OSError as error:
+        return error
 
 
 def _is_over(window: _Open) -> tuple[bool, str]:

@@ -9,6 +9,7 @@ Threads: the training thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class OperatorRecorder:
 
     def __init__(self) -> None:
         self._profile: Any = None
+        self._thread = 0
         self._plain: dict[str, Any] = {}
         self._replaced: dict[str, Any] = {}
 
@@ -46,11 +48,14 @@ class OperatorRecorder:
         profiler = profile(activities=activities)
         profiler.start()
         self._profile = profiler
+        self._thread = threading.get_ident()
         self._guard(lambda: interrupted("the script started torch.profiler"))
 
     def stop(self, folder: Path | None) -> None:
         """See Recorder."""
         self._take_guard_off()
+        if threading.get_ident() != self._thread:
+            raise ProfileError("torch.profiler cannot be stopped by another thread than the training's")
         profiler, self._profile = self._profile, None
         profiler.stop()
         if folder is not None:

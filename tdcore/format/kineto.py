@@ -7,6 +7,7 @@ Threads: any; no state.
 
 from __future__ import annotations
 
+import codecs
 import json
 import zlib
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ class _Text:
         self._where = where
         self._text = ""
         self._at = 0
-        self._rest = b""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._bytes = 0
         self._ended = False
         self._decoder = json.JSONDecoder()
@@ -141,13 +142,9 @@ class _Text:
         if self._bytes > MAX_TRACE_JSON_BYTES:
             raise self._wrong(f"it has more than {MAX_TRACE_JSON_BYTES:,} bytes")
         self._ended = len(data) == 0
-        data = self._rest + data
-        end = len(data) if self._ended else data.rfind(b"\n") + 1 or len(data)
-        # A piece ends at a line, so that no character of several bytes is cut.
-        text, self._rest = data[:end].decode("utf-8", "replace"), data[end:]
-        self._text = self._text[self._at :] + text
+        self._text = self._text[self._at :] + self._decode(data, self._ended)
         self._at = 0
-        return bool(text) or not self._ended
+        return not self._ended
 
     def _wrong(self, why: str) -> RunCorrupt:
         return RunCorrupt(f"{self._where} is not a trace of torch.profiler: {why}")

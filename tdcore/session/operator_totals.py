@@ -28,7 +28,8 @@ _EXTERNAL = "External id"
 def operator_totals(events: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Totals for each name and category, with the largest self time first.
 
-    The total of an operator includes the operators that it calls; a recursive call counts once. The time of a
+    The total of an operator includes the operators that it calls; a recursive call counts once. An operator
+    that only calls an operator of the same name is one call, as in key_averages() of PyTorch. The time of a
     kernel belongs to the operator that started it, and to the total of each operator around it.
     """
     import pyarrow as pa
@@ -91,14 +92,17 @@ class _Spans:
         """For each name and category: calls, and CPU total, device total, device self, CPU self in ns."""
         keys = list(self._keys)
         found = {key: [0, 0, 0, 0, 0] for key in keys}
-        # Open spans of the current thread, innermost last: number of the name, end, time of a device.
+        # Open spans of the current thread, innermost last: number of the name, end, time of a device, number
+        # of spans directly inside, and of these with the same name.
         stack: list[list[int]] = []
         opened = [0] * len(keys)  # how often each name is open
         current = -1
 
         def close(count: int) -> None:
             while len(stack) > count:
-                number, _, on_device = stack.pop()
+                number, _, on_device, inside, same = stack.pop()
+                if inside == same == 1:
+                    found[keys[number]][0] -= 1  # as PyTorch, which counts this pair as one call
                 opened[number] -= 1
                 if not opened[number]:
                     found[keys[number]][2] += on_device
@@ -116,12 +120,14 @@ class _Spans:
             total[4] += duration
             if stack:
                 found[keys[stack[-1][0]]][4] -= duration
+                stack[-1][3] += 1
+                stack[-1][4] += stack[-1][0] == number
             if not opened[number]:
                 total[1] += duration
             on_device = device.get(external, 0) if external >= 0 else 0
             total[3] += on_device
             opened[number] += 1
-            stack.append([number, begin + duration, on_device])
+            stack.append([number, begin + duration, on_device, 0, 0])
         close(0)
         for key, (calls, duration) in self._device.items():
             found[key] = [calls, 0, duration, duration, 0]
