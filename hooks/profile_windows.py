@@ -1,8 +1,9 @@
 """ProfileWindows: starts and ends the profiles of a hook. Independent of the framework.
 
-A window begins when a training step begins, and ends when a later training step begins. While a window is
-due or open, the object replaces the hook's method `_begin_step`; otherwise a step costs nothing. An error
-never reaches the training: the profile gets the state "failed" with the reason.
+A window begins when a training step begins, and ends when a later training step begins. Steps before a window
+cost nothing, because the clock calls the object at its first step. While a window is open, or waits for a
+time, the object replaces the hook's method `_begin_step`. An error never reaches the training: the profile
+gets the state "failed" with the reason.
 
 Threads: the training thread.
 """
@@ -56,7 +57,7 @@ class _Open:
     steps: int | None
     begin_ns: int
     messages: list[str]
-    begun_steps: int = 0  # training steps that have begun
+    begun_steps: int = 1  # training steps that have begun
     thread: int = field(default_factory=threading.get_ident)
     start_ns: int = 0  # time that the start of the recorders took
 
@@ -87,7 +88,7 @@ class ProfileWindows:
         windows = config.windows()
         if self._store is not None and windows:
             self._due += map(_Due, windows)
-            self._watch()
+            self._arm()
 
     def request(self, number: int, request: ProfileRequest) -> dict[str, Any]:
         """Record the next steps. Return the note about the request."""
@@ -95,7 +96,7 @@ class ProfileWindows:
             return {"kind": "profile", "skipped": f"it is for {', '.join(request.workers)}"}
         window = ProfileWindow(operators=request.operators, python=request.python, num_steps=request.steps)
         self._due.append(_Due(window, number, request.by, request.reason))
-        self._watch()
+        self._arm()
         return {
             "kind": "profile",
             "steps": request.steps,
@@ -113,7 +114,7 @@ class ProfileWindows:
             if due.request is not None or due.window.start_time is None:
                 self._fail(due, f"the window did not begin: {reason}")
         self._due.clear()
-        self._unwatch()
+        self._arm()
 
     def forget_in_child(self) -> None:
         """Stop in a forked child: the profile belongs to the parent process."""
@@ -130,10 +131,23 @@ class ProfileWindows:
 
     # Steps ------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Call _at_step() at each beginning of a step."""
+    def _arm(self) -> None:
+        """Have the hook call this object at the next step that matters."""
         hook = self._hook()
-        if hook is None or "_begin_step" in vars(hook):
+        if hook is None:
+            return
+        waiting = [due.window for due in self._due]
+        if self._open or any(each.start_time is not None for each in waiting):
+            self._watch(hook)
+        else:
+            vars(hook).pop("_begin_step", None)
+        steps = [each.start_step or 0 for each in waiting if each.start_time is None]
+        hook._clock.on_alarm = self._on_alarm
+        hook._clock.set_alarm(min(steps, default=None))
+
+    def _watch(self, hook: BaseHook) -> None:
+        """Call _at_step() at each beginning of a step."""
+        if "_begin_step" in vars(hook):
             return
         reference = self._hook
         plain = type(hook)._begin_step
@@ -146,35 +160,39 @@ class ProfileWindows:
 
         vars(hook)["_begin_step"] = begin_step
 
-    def _unwatch(self) -> None:
+    def _on_alarm(self, mode: int, step: int) -> None:
         hook = self._hook()
         if hook is not None:
-            vars(hook).pop("_begin_step", None)
+            hook._guarded("profile", self._begin_due, mode, step)
 
     def _at_step(self, mode: int) -> None:
-        """End and begin windows before a step of the mode begins."""
+        """End windows before a step of the mode begins, and begin windows that waited for a time."""
         hook = self._hook()
         if hook is None or mode not in _TRAINING:
             return
-        step = hook._clock.mode_steps[mode] + 1
         for window in list(self._open):
             over, reason = _is_over(window)
             if over and threading.get_ident() == window.thread:
                 self._end(window, reason)
+            else:
+                window.begun_steps += 1
+        if any(due.window.start_time is not None for due in self._due):
+            self._begin_due(mode, hook._clock.mode_steps[mode] + 1)
+        if not self._open:
+            self._arm()
+
+    def _begin_due(self, mode: int, step: int) -> None:
+        """Begin the windows whose first step this is."""
         for due in list(self._due):
-            if self._begins(due, step):
+            start_step, start_time = due.window.start_step, due.window.start_time
+            if start_time is not None:
+                begins = time.time() >= start_time
+            else:
+                begins = start_step is None or step >= start_step
+            if begins:
                 self._due.remove(due)
                 self._begin(due, mode, step)
-        for window in self._open:
-            window.begun_steps += 1
-        if not self._due and not self._open:
-            self._unwatch()
-
-    def _begins(self, due: _Due, step: int) -> bool:
-        window = due.window
-        if window.start_time is not None and time.time() < window.start_time:
-            return False
-        return window.start_step is None or step >= window.start_step
+        self._arm()
 
     def _begin(self, due: _Due, mode: int, step: int) -> None:
         window = due.window

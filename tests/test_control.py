@@ -96,7 +96,8 @@ def test_a_version_without_profiles_refuses_a_request_to_profile() -> None:
         ({"steps": 0}, "steps must be 1 to 1000"), ({"steps": "3"}, "steps must be 1 to 1000"),
         ({"operators": "no"}, "operators must be true or false"), ({"python": 1}, "python must be"),
         ({"operators": False}, "both false"), ({"workers": "worker_0"}, "list of strings"),
-        ({"workers": ["../x"]}, "workers must be names"), ({"workers": [f"w{n}" for n in range(65)]}, "at most 64"),
+        ({"workers": ["../x"]}, "workers must be names"),
+        ({"workers": [f"w{n}" for n in range(65)]}, "at most 64"),
     ],
 )  # fmt: skip
 def test_a_request_to_profile_that_cannot_be_followed_is_refused(

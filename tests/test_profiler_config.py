@@ -194,7 +194,9 @@ def test_the_file_configures_a_hook_and_settings_without_an_effect_are_one_warni
     (tmp_path / "profiler.json").write_text(json.dumps(document))
     monkeypatch.setenv("TDCORE_PROFILER_CONFIG", str(tmp_path / "profiler.json"))
     with Hook(tmp_path / "run", flusher="thread") as hook:
-        assert "_begin_step" in vars(hook)
+        hook.close()
+        steps = [each.document["steps"] for each in td.create_trial(tmp_path / "run").profiles()]
+        assert steps == [2, 1]
     warnings = [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
     (warning,) = warnings
     assert warning.endswith("configuration have no effect: s3_output_path, local_path, file_max_size")
