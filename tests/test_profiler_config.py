@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdcore as td
+from tdcore.config.hook_file import load_hook_file
 from tdcore.config.hook_json import parse_hook_config
 from tdcore.config.profile_window import ProfileWindow
 from tdcore.config.profiler_json import load_profiler_config, parse_profiler_config
@@ -184,6 +185,16 @@ def test_the_hook_json_may_contain_the_document() -> None:
     assert config.to_json_dict()["profiler_config"]["windows"][0]["start_step"] == 3
     with pytest.raises(ConfigError, match="ProfilerConfig: the document must be a JSON object, got int"):
         parse_hook_config({"LocalPath": "runs/demo", "ProfilerConfig": 3})
+
+
+def test_the_file_of_the_command_run_has_the_fields_of_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("profiler_config: {start_step: 3, num_steps: 2, python: true}")
+    config = load_hook_file(path, out_dir="runs/demo").profiler_config
+    assert config == td.ProfilerConfig(start_step=3, num_steps=2, python=True)
+    path.write_text("profiler_config: {start: 3}")
+    with pytest.raises(ConfigError, match="profiler_config has an unknown key 'start'"):
+        load_hook_file(path, out_dir="runs/demo")
 
 
 def test_the_file_configures_a_hook_and_settings_without_an_effect_are_one_warning(
