@@ -1,7 +1,8 @@
 """Totals of the operators in a trace of torch.profiler, as an Arrow table.
 
 An operator runs on a thread of the CPU; kernels and copies that it starts run on a device. The trace connects
-both by the key "External id". Threads: any; no state.
+both by the key "External id". The training process imports this file with the session, so NumPy and pyarrow
+are imported in the functions. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from tdcore.format.profiles import operators_schema
 
@@ -135,7 +133,9 @@ class _Spans:
 
     def _in_order(self) -> Iterable[tuple[int, ...]]:
         """The spans of each thread by their begin; an outer span before the spans inside."""
-        columns: list[npt.NDArray[np.int64]] = [
+        import numpy as np
+
+        columns = [
             np.asarray(each, dtype=np.int64)
             for each in (self._thread, self._begin, self._duration, self._key, self._external)
         ]
