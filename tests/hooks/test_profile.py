@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import cProfile
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ import tdcore as td
 from tdcore.format.layout import capture_key
 from tdcore.format.profile_request import ProfileRequest
 from tdcore.hooks.pytorch import Hook
+from tdcore.session import profile_writer
 from tdcore.sinks import LocalSink
 from tdcore.timeline import trace_events
 from tdcore.trial.profiles import Profile
@@ -305,6 +308,40 @@ def test_a_hook_that_another_thread_closes_keeps_the_python_functions(trained: T
     profile = only(hook)
     assert (profile.state, sorted(profile.keys)) == ("partial", ["functions", "pstats"])
     assert "cannot be stopped by another thread" in profile.messages[0]
+
+
+def test_a_trace_that_is_too_large_is_dropped_and_the_totals_are_kept(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_writer, "MAX_TRACE_BYTES", 1000)  # the writer is a thread of this process
+    hook, _, steps = trained(profiler_config=td.ProfilerConfig(start_step=1, num_steps=2))
+    steps(5)
+    profile = only(hook)
+    assert (profile.state, sorted(profile.keys)) == ("complete", ["operators"])
+    assert calls(profile, "Optimizer.step#SGD.step") == 2
+    (message,) = profile.messages
+    assert re.fullmatch(
+        r"the trace is not stored: it has [\d,]+ bytes, and readers accept 1,073,741,824, "
+        "or 1,000 compressed; profile fewer steps",
+        message,
+    )
+    with pytest.raises(td.TdcoreError, match="has no trace: the trace is not stored"):
+        profile.trace()
+
+
+def test_a_profile_that_cannot_be_stored_is_reported_and_its_files_stay(
+    trained: Trained, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hook, _, steps = trained(profiler_config=td.ProfilerConfig(start_step=1, num_steps=2))
+    (Path(hook.out_dir) / "profiles").write_text("in the way")
+    assert len(steps(5)) == 5
+    hook.close()
+    printed = re.search(r"a profile could not be stored: .*; its files are in (\S+)", capfd.readouterr().err)
+    assert printed is not None
+    folder = Path(printed[1])
+    assert sorted(each.name for each in folder.iterdir()) == ["job.json", "trace.json"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(folder)
 
 
 # Other profilers ------------------------------------------------------------------------------------------
