@@ -14,6 +14,7 @@ import atexit
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -211,8 +212,9 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         current.forget(self)
         self._end_capture()
         self._detach()
+        end = time.monotonic() + self._close_timeout.total_seconds()
         report = self._session.close() if self._session is not None else None
-        self._profiles.wait(self._close_timeout.total_seconds())
+        self._profiles.wait(max(end - time.monotonic(), 0.0))
         return report
 
     def __repr__(self) -> str:

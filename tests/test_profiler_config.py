@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,19 @@ def test_the_file_configures_a_hook_and_settings_without_an_effect_are_one_warni
     warnings = [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
     (warning,) = warnings
     assert warning.endswith("configuration have no effect: s3_output_path, local_path, file_max_size")
+
+
+@pytest.mark.full
+def test_the_interval_of_the_metrics_is_that_of_the_configuration_or_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def samples(name: str, config: td.ProfilerConfig) -> int:
+        with Hook(tmp_path / name, flusher="thread", profiler_config=config):
+            time.sleep(1.5)
+        return int(td.create_trial(tmp_path / name).system().num_rows)
+
+    monkeypatch.delenv("TDCORE_SYSTEM_INTERVAL", raising=False)
+    assert samples("off", td.ProfilerConfig(disable_profiler=True)) == 0
+    assert samples("seldom", td.ProfilerConfig(system_monitor_interval_millis=60_000)) <= 2
+    monkeypatch.setenv("TDCORE_SYSTEM_INTERVAL", "off")
+    assert samples("environment", td.ProfilerConfig(system_monitor_interval_millis=100)) == 0

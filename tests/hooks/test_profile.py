@@ -130,13 +130,46 @@ def test_older_configurations_are_windows_of_their_own(trained: Trained) -> None
     assert (second.first_step, second.last_step, sorted(second.keys)) == (4, 4, ["functions", "pstats"])
 
 
-def test_the_steps_of_a_duration_are_profiled(trained: Trained) -> None:
-    hook, _, steps = trained(profiler_config=td.ProfilerConfig(start_time=time.time(), duration=0.05))
+class Clock:
+    """A clock for profile_windows.py that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1.7e9
+        monkeypatch.setattr("tdcore.hooks.profile_windows.time", self)
+
+    def time(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def perf_counter_ns(self) -> int:
+        return time.perf_counter_ns()
+
+
+def test_the_steps_of_a_duration_are_profiled(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    hook, _, steps = trained(profiler_config=td.ProfilerConfig(start_time=clock.now + 60, duration=10))
     steps(2)
-    time.sleep(0.06)
+    clock.now += 61
+    steps(3)
+    clock.now += 11
     steps(2)
     profile = only(hook)
-    assert (profile.state, profile.first_step, profile.last_step) == ("complete", 0, 1)
+    assert (profile.state, profile.first_step, profile.last_step) == ("complete", 2, 4)
+
+
+def test_a_window_that_stays_open_is_ended_after_an_hour(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    hook, _, steps = trained(profiler_config=td.ProfilerConfig(start_step=0, num_steps=10))
+    steps(2)
+    clock.now += 3601
+    steps(2)
+    profile = only(hook)
+    assert (profile.state, profile.reason) == ("partial", "it was open for 3601 s")
+    assert (profile.first_step, profile.last_step) == (0, 1)
 
 
 def test_a_request_is_followed_once_and_other_requests_still_count(trained: Trained) -> None:
