@@ -15,6 +15,7 @@ NAMES = {
     "gpu": "slowdown and stall of trainings on a GPU, compared with tensor.cpu() by hand",
     "default-rules": 'cost of Hook(rules="default") in a training of ResNet-18',
     "hook-cost": "cost of steps without a save, and cost per small tensor",
+    "profile-cost": "time that a training waits for a profile, by the number of recorded operators",
     "boosting": "slowdown of a training of XGBoost by recorded tensors and by save interval",
     "keras": "slowdown of Keras's fit() on each backend by save interval; needs the environment .venv-keras",
     "operator-cost": "cost of a call from compiled code, by the way its operator is registered",

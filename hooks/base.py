@@ -14,6 +14,7 @@ import atexit
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,6 +26,7 @@ from tdcore.config.collection import Collection
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
+from tdcore.config.profiler_json import load_profiler_config
 from tdcore.config.settings import disabled
 from tdcore.config.workers import expected_workers
 from tdcore.errors import ConfigError, StopTraining
@@ -39,6 +41,8 @@ from tdcore.hooks.live_hooks import LIVE_HOOKS, close_hooks_at_exit, disable_hoo
 from tdcore.hooks.manual_values import ManualValues
 from tdcore.hooks.null_ring import NullRing
 from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.profile_recorders import Recorder as ProfileRecorder
+from tdcore.hooks.profile_windows import ProfileWindows
 from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import StepStateDict
 from tdcore.hooks.rule_capture import with_rules
@@ -82,9 +86,11 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         rules: Iterable[object] | str = (),
     ) -> None:
         given, config = config, with_rules(config, rules) if rules else config
+        profiler = config.profiler_config or load_profiler_config()
         self.config = config
         self._mode = 0  # ModeKeys value, 0 while the mode follows the model
         self._epoch: int | None = None  # epoch of the next saved step; None if the ring already has the epoch
+        self._close_timeout = close_timeout
         self._faults: dict[str, str] = {}
         self._warn = Warner()
         self._unmarked = True  # a tensor was captured, or may have been captured, since the last mark
@@ -104,6 +110,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
                 ring=ring,
                 flusher=flusher,
                 close_timeout=close_timeout,
+                system_interval=profiler.system_interval() if profiler is not None else None,
             )
             self._ring = self._session.ring
         self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: call _check_control()
@@ -111,13 +118,18 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
-        self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
+        self._profiles = ProfileWindows(self, self._session, self._warn)
+        self._requests = CaptureRequests(
+            self._collections, self._clock, self._names, self._notes, self._profiles.request
+        )
         self._stop_requests = StopRequests(self._clock, on_stop)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
         self._timer: Any = step_timer(self._ring, writes=self._session is not None)
         self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._clock.include_configured()
+        if profiler is not None:
+            self._profiles.configure(profiler)
         LIVE_HOOKS.add(self)
         current.remember(self)
 
@@ -224,7 +236,10 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         current.forget(self)
         self._end_capture()
         self._detach()
-        return self._session.close() if self._session is not None else None
+        end = time.monotonic() + self._close_timeout.total_seconds()
+        report = self._session.close() if self._session is not None else None
+        self._profiles.wait(max(end - time.monotonic(), 0.0))
+        return report
 
     def __repr__(self) -> str:
         now = self._clock.now
@@ -246,6 +261,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     def __del__(self) -> None:
         """Write the notes of close() if the hook is deleted without close(), as at the end of main()."""
         if "_shortfalls" in self.__dict__ and not self._off:
+            self._guarded("profile", self._profiles.finish, "the hook was deleted")
             self._guarded("report of missing tensors", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
 
@@ -275,6 +291,10 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         The hook of a framework overrides this function for the framework's tensors.
         """
         return array_product(tensor, product)
+
+    def _operator_recorder(self) -> ProfileRecorder | None:
+        """A new recorder of operators for a profile; None if the framework has no recorder."""
+        return None
 
     def _begin_step(self, mode: int) -> Plan | None:
         """Start the next step in the mode (a ModeKeys value). Return its plan; None if it saves nothing."""
@@ -350,6 +370,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     # Private --------------------------------------------------------------------------------------------
 
     def _end_capture(self) -> None:
+        self._guarded("profile", self._profiles.finish, "the capture ended")
         if not self._off:
             self._guarded("close", self._finish)
             self._timer.finish(self._recorder.spent_ns)

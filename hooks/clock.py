@@ -25,6 +25,7 @@ from tdcore.text.did_you_mean import did_you_mean
 __all__ = ["Clock", "CurrentStep", "StepId", "SuspendedStep"]
 
 _NEVER = sys.maxsize
+_TRAINING = (ModeKeys.TRAIN.value, ModeKeys.GLOBAL.value)
 
 Schedule = list[tuple[SaveConfigMode, tuple[str, ...]]]  # steps, and names of the collections saved at them
 
@@ -104,6 +105,9 @@ class Clock:
         self.saving = 0  # number of saved steps that have begun
         # Called when collections have changed.
         self.on_refresh: Callable[[], Callable[[], None] | None] = _no_callback
+        # Called in the first step of the training from alarm_step on, with its mode and its number.
+        self.on_alarm: Callable[[int, int], None] = _no_alarm
+        self._alarm_step = _NEVER
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
         self._config = config
         self._collections = collections
@@ -139,6 +143,15 @@ class Clock:
     def refresh_next(self) -> None:
         """Make the next step read the collections again."""
         self._version = -1
+
+    def set_alarm(self, step: int | None) -> None:
+        """Call on_alarm when a training step from this number on begins. None: no call.
+
+        Steps before this number cost nothing more: begin() compares their number with one other number, which
+        is the next saved step or this step.
+        """
+        self._alarm_step = _NEVER if step is None else step
+        self._next_saved = [0] * len(self._next_saved)
 
     def set_first_mode(self, mode: int) -> None:
         """Set the mode of captures before the first step."""
@@ -280,6 +293,10 @@ class Clock:
             self._schedules[mode] = [
                 each for each in schedule if each[0].next_saved_step(mode_step + 1) is not None
             ]
+        if mode in _TRAINING:
+            if mode_step >= self._alarm_step:
+                self.on_alarm(mode, mode_step)
+            following = min(following, self._alarm_step)
         self._next_saved[mode] = following
         return self._plans.get(due) or self.plan_of(due) if due else None
 
@@ -323,4 +340,8 @@ class Clock:
 
 
 def _no_callback() -> None:
+    return None
+
+
+def _no_alarm(mode: int, mode_step: int) -> None:
     return None

@@ -22,6 +22,7 @@ def disable_hooks_in_child() -> None:
     """Stop all hooks in a forked child: the ring belongs to the parent."""
     for hook in list(LIVE_HOOKS):
         hook._off = True
+        hook._profiles.forget_in_child()
 
 
 def close_hooks_at_exit() -> None:
@@ -33,3 +34,5 @@ def close_hooks_at_exit() -> None:
         if error is not None:
             hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         hook._end_capture()
+    for hook in list(LIVE_HOOKS):
+        hook._profiles.wait(hook._close_timeout.total_seconds())

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from tdcore import actions
     from tdcore._version import __version__
     from tdcore.config.collection_config import CollectionConfig
+    from tdcore.config.profiler_config import (
+        DataloaderProfilingConfig,
+        DetailedProfilingConfig,
+        FrameworkProfile,
+        ProfilerConfig,
+        PythonProfilingConfig,
+    )
     from tdcore.config.reduction_config import ReductionConfig
     from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
@@ -32,6 +39,11 @@ apply_log_level()
 
 _HOME = {
     "CollectionConfig": "tdcore.config.collection_config",
+    "DataloaderProfilingConfig": "tdcore.config.profiler_config",
+    "DetailedProfilingConfig": "tdcore.config.profiler_config",
+    "FrameworkProfile": "tdcore.config.profiler_config",
+    "ProfilerConfig": "tdcore.config.profiler_config",
+    "PythonProfilingConfig": "tdcore.config.profiler_config",
     "ReductionConfig": "tdcore.config.reduction_config",
     "RingConfig": "tdcore.session.ring_config",
     "S3Options": "tdcore.sinks.s3.options",
@@ -53,7 +65,12 @@ _MODULES = frozenset({"actions"})
 
 __all__ = [
     "CollectionConfig",
+    "DataloaderProfilingConfig",
+    "DetailedProfilingConfig",
+    "FrameworkProfile",
     "ModeKeys",
+    "ProfilerConfig",
+    "PythonProfilingConfig",
     "ReductionConfig",
     "RingConfig",
     "S3Options",

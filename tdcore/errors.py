@@ -16,6 +16,7 @@
     │   ├── InvalidWorker                        no such worker in this run
     │   ├── InvalidAttempt                       no such attempt in this run
     │   ├── InvalidCollection                    no such collection in this run
+    │   ├── ProfileUnavailable                   this part of a profile was not recorded
     │   ├── NoMoreData                           the run has ended before the awaited step or tensor
     │   ├── StepUnavailable                      nothing was or will be saved at this step
     │   ├── StepNotYetAvailable                  the step is not in the run yet
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidWorker",
     "MissingCollectionFiles",
     "NoMoreData",
+    "ProfileUnavailable",
     "RuleError",
     "RuleEvaluationConditionMet",
     "RunCorrupt",
@@ -173,6 +175,10 @@ class StepNotYetAvailable(RunError):
 
     step: int | None = None
     mode: ModeKeys = ModeKeys.GLOBAL
+
+
+class ProfileUnavailable(RunError):
+    """The profile does not have this part; the message has the reason."""
 
 
 class TensorUnavailable(RunError):

@@ -1,8 +1,9 @@
 """Timeline of a run in the JSON format of Chrome traces, which Perfetto and chrome://tracing open.
 
 Each worker is a process of the trace, with a track for the saved steps of each mode, a track for findings,
-and counters of the trainer's processes. Each host is a process with counters of the machine and its GPUs. All
-times are times of the hosts' clocks; the trace begins at the earliest one.
+tracks for its profiles (timeline_profiles.py), and counters of the trainer's processes. Each host is a
+process with counters of the machine and its GPUs. All times are times of the hosts' clocks; the trace begins
+at the earliest one.
 Threads: see Trial; no state.
 """
 
@@ -19,6 +20,7 @@ from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.text.short_repr import cut
 from tdcore.text.step_text import SYSTEM_SAMPLES
+from tdcore.timeline_profiles import profile_events
 from tdcore.trial.refresh import no_refresh
 
 if TYPE_CHECKING:
@@ -68,10 +70,13 @@ def trace_events(trial: Trial, *, attempt: int | None = None) -> Iterator[Event]
     with no_refresh(trial):
         steps = sorted(_saved_steps(trial.rows(attempt=attempt, columns=_ROW_COLUMNS)), key=_by_track)
         samples = trial.system(attempt=attempt).to_pylist()
+        profiles = trial.profiles(attempt=attempt)
         findings = [each for each in trial.findings() if attempt in (None, each.get("attempt"))]
-    workers = _numbered([*(each.worker for each in steps), *(each["worker"] for each in samples)], 1)
+    names = [each["worker"] for each in samples] + [each.worker for each in profiles]
+    workers = _numbered([*(each.worker for each in steps), *names], 1)
     hosts = _numbered((each["host"] for each in samples), _FIRST_HOST)
     times = [each.first_ns for each in steps] + [each["time_ns"] for each in samples]
+    times += [each.begin_ns for each in profiles]
     start = min(times, default=0)
     for worker, process in workers.items():
         yield _name("process_name", process, 0, worker)
@@ -83,6 +88,7 @@ def trace_events(trial: Trial, *, attempt: int | None = None) -> Iterator[Event]
     yield from _step_events(steps, workers, start)
     yield from _finding_events(findings, steps, samples, workers, start)
     yield from _sample_events(samples, workers, hosts, start)
+    yield from profile_events(profiles, workers, start)
 
 
 def _by_track(step: _Saved) -> tuple[str, str, int]:

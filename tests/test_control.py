@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcore.errors import ConfigError
-from tdcore.format.control import LEVELS, MAX_REQUEST_BYTES, CaptureRequest
+from tdcore.format.control import LEVELS, MAX_REQUEST_BYTES, CaptureRequest, request_object
+from tdcore.format.profile_request import ProfileRequest
 
 GOOD = {"format": 1, "attempt": 0, "tensors": ["a"], "steps": 3}
 
@@ -71,3 +72,51 @@ def test_any_object_is_a_request_or_refused(document: dict[str, Any]) -> None:
 def test_a_document_that_would_not_be_passed_on_is_refused() -> None:
     with pytest.raises(ConfigError, match="name fewer tensors"):
         CaptureRequest(tensors=tuple(f"{n}" + "x" * 500 for n in range(30)), steps=1).document(attempt=0)
+
+
+PROFILE = {"format": 1, "attempt": 0, "kind": "profile", "steps": 3}
+
+
+def test_a_request_to_profile_survives_its_document() -> None:
+    request = ProfileRequest(
+        steps=7, python=True, operators=False, workers=("worker_1",), by="me", reason="why"
+    )
+    text = request.document(attempt=2).decode()
+    assert ProfileRequest.from_object(request_object(text)) == request
+
+
+def test_a_version_without_profiles_refuses_a_request_to_profile() -> None:
+    with pytest.raises(ConfigError, match="a request names 1 to 64 tensors, got 0"):
+        CaptureRequest.parse(ProfileRequest(steps=1).document(attempt=0).decode())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps must be 1 to 1000"), ({"steps": "3"}, "steps must be 1 to 1000"),
+        ({"operators": "no"}, "operators must be true or false"), ({"python": 1}, "python must be"),
+        ({"operators": False}, "both false"), ({"workers": "worker_0"}, "list of strings"),
+        ({"workers": ["../x"]}, "workers must be names"),
+        ({"workers": [f"w{n}" for n in range(65)]}, "at most 64"),
+    ],
+)  # fmt: skip
+def test_a_request_to_profile_that_cannot_be_followed_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ProfileRequest.from_object(PROFILE | change)
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional=dict.fromkeys([*PROFILE, "operators", "python", "workers", "by"], _ANY)
+    )
+)
+def test_any_object_is_a_request_to_profile_or_refused(document: dict[str, Any]) -> None:
+    try:
+        request = ProfileRequest.from_object({**PROFILE, **document})
+    except ConfigError as error:
+        assert len(str(error)) < 300  # noqa: PT017 -- either may come
+    else:
+        assert 1 <= request.steps <= 1000
+        assert len(request.document(attempt=0)) <= MAX_REQUEST_BYTES

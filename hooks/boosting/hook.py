@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from tdcore.config.built_in_collections import BOOSTING, CollectionKeys
 from tdcore.config.hook_config import HookConfig
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
@@ -65,6 +66,7 @@ class BoostingHook(FromConfiguration, BaseHook):
         close_timeout: Maximum time that close() waits for the last data.
         on_stop: Called once with a stop request, in the training thread. The training ends in any case.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        profiler_config: Steps that are profiled (docs/profile.md).
 
     Raises:
         ConfigError: An argument is invalid.
@@ -93,6 +95,7 @@ class BoostingHook(FromConfiguration, BaseHook):
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        profiler_config: ProfilerConfig | None = None,
     ) -> None:
         config = given_config(
             out_dir,
@@ -105,6 +108,7 @@ class BoostingHook(FromConfiguration, BaseHook):
             include_collections=include_collections,
             save_all=save_all,
             include_workers=include_workers,
+            profiler_config=profiler_config,
         )
         self._stop = False  # whether a stop request ends the training
         self._user_on_stop = on_stop

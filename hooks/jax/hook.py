@@ -21,6 +21,7 @@ from typing import Any, Literal, overload
 import jax
 
 from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
@@ -59,6 +60,7 @@ class Hook(FromConfiguration, StepDriver):
         close_timeout: Maximum time that close() waits for the last data.
         on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        profiler_config: Steps that are profiled (docs/profile.md).
         per_shard: Also record each shard of a parameter or state that is sharded over devices.
         per_layer: Record the iterations of a scan one by one instead of as one tensor.
 
@@ -87,6 +89,7 @@ class Hook(FromConfiguration, StepDriver):
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        profiler_config: ProfilerConfig | None = None,
         per_shard: bool = False,
         per_layer: bool = False,
     ) -> None:
@@ -101,6 +104,7 @@ class Hook(FromConfiguration, StepDriver):
             include_collections=include_collections,
             save_all=save_all,
             include_workers=include_workers,
+            profiler_config=profiler_config,
         )
         BaseHook.__init__(
             self,

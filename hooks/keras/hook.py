@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import keras
 
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.hooks import current
@@ -59,6 +60,7 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
         close_timeout: Maximum time that close() waits for the last data.
         on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        profiler_config: Steps that are profiled (docs/profile.md).
 
     Raises:
         ConfigError: An argument is invalid.
@@ -86,6 +88,7 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        profiler_config: ProfilerConfig | None = None,
     ) -> None:
         config = given_config(
             out_dir,
@@ -98,6 +101,7 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
             include_collections=include_collections,
             save_all=save_all,
             include_workers=include_workers,
+            profiler_config=profiler_config,
         )
         backend = backend_in_use()
         keras.callbacks.Callback.__init__(self)

@@ -25,6 +25,7 @@ import mxnet
 from mxnet import gluon
 
 from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
@@ -61,6 +62,7 @@ class Hook(FromConfiguration, BlockDriver):
         close_timeout: Maximum time that close() waits for the last data.
         on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        profiler_config: Steps that are profiled (docs/profile.md).
 
     Raises:
         ConfigError: An argument is invalid.
@@ -86,6 +88,7 @@ class Hook(FromConfiguration, BlockDriver):
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        profiler_config: ProfilerConfig | None = None,
     ) -> None:
         config = given_config(
             out_dir,
@@ -98,6 +101,7 @@ class Hook(FromConfiguration, BlockDriver):
             include_collections=include_collections,
             save_all=save_all,
             include_workers=include_workers,
+            profiler_config=profiler_config,
         )
         BaseHook.__init__(
             self,

@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tdcore.config.hook_config import HookConfig
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
@@ -45,6 +46,7 @@ from tdcore.hooks.pytorch.compile.torchscript import hide_hooks_from_torchscript
 from tdcore.hooks.pytorch.distributed.rank import rank_and_world_size, rank_mismatch_message
 from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook
 from tdcore.hooks.pytorch.model.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.pytorch.operator_recorder import OperatorRecorder
 from tdcore.hooks.pytorch.parameters.payload_size import expected_bytes
 from tdcore.hooks.pytorch.registration import (
     check_clock,
@@ -93,6 +95,7 @@ class Hook(FromConfiguration, TrainingDriver):
         close_timeout: Maximum time that close() waits for the last data.
         on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        profiler_config: Steps that are profiled (docs/profile.md).
         clock: Meaning of a step. "update": from one update of the weights to the next (docs/pytorch.md).
             "forward": one forward of the first registered module, as in smdebug.
 
@@ -120,6 +123,7 @@ class Hook(FromConfiguration, TrainingDriver):
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        profiler_config: ProfilerConfig | None = None,
         clock: Literal["update", "forward"] = "update",
     ) -> None:
         config = given_config(
@@ -133,6 +137,7 @@ class Hook(FromConfiguration, TrainingDriver):
             include_collections=include_collections,
             save_all=save_all,
             include_workers=include_workers,
+            profiler_config=profiler_config,
         )
         options = {"flusher": flusher, "close_timeout": close_timeout, "on_stop": on_stop, "rules": rules}
         self._start(config, ring=ring, clock=clock, **options)
@@ -309,6 +314,9 @@ class Hook(FromConfiguration, TrainingDriver):
         self._timer.enter(REST)
 
     # For the base class -----------------------------------------------------------------------------------
+
+    def _operator_recorder(self) -> OperatorRecorder:
+        return OperatorRecorder()
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:

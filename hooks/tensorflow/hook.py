@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar, overload
 import tensorflow as tf
 
 from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import CaptureError, ConfigError
@@ -74,6 +75,7 @@ class Hook(FromConfiguration, TapeDriver):
         close_timeout: Maximum time that close() waits for the last data.
         on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
         rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        profiler_config: Steps that are profiled (docs/profile.md).
 
     Raises:
         ConfigError: An argument is invalid.
@@ -100,6 +102,7 @@ class Hook(FromConfiguration, TapeDriver):
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        profiler_config: ProfilerConfig | None = None,
     ) -> None:
         config = given_config(
             out_dir,
@@ -112,6 +115,7 @@ class Hook(FromConfiguration, TapeDriver):
             include_collections=include_collections,
             save_all=save_all,
             include_workers=include_workers,
+            profiler_config=profiler_config,
         )
         BaseHook.__init__(
             self,

@@ -16,7 +16,7 @@ from tdcore.actions.base import NoticeKey, Once, finding_line
 from tdcore.config.checks import patterns
 from tdcore.errors import ActionError, ConfigError, RunError, SinkError
 from tdcore.format.control import MAX_CAPTURE_REQUESTS, MAX_NAMES, CaptureRequest
-from tdcore.format.layout import capture_key
+from tdcore.sinks.requests import put_request
 from tdcore.text.step_text import SYSTEM_SAMPLES
 
 if TYPE_CHECKING:
@@ -120,13 +120,11 @@ class CaptureMore:
             reason=finding_line(findings[0]),
         )
         data = request.document(attempt=attempt)
-        for number in range(self._next.get(attempt, 0), MAX_CAPTURE_REQUESTS):
-            new = sink.put_new(capture_key(attempt, number), [data])  # raises: tried again
-            self._next[attempt] = number + 1
-            if new:
-                self._made[attempt] = made + 1
-                return
-        raise ActionError(f"attempt {attempt} already has {MAX_CAPTURE_REQUESTS} requests, the maximum")
+        number = put_request(sink, attempt, data, self._next.get(attempt, 0))  # raises: tried again
+        if number is None:
+            raise ActionError(f"attempt {attempt} already has {MAX_CAPTURE_REQUESTS} requests, the maximum")
+        self._next[attempt] = number + 1
+        self._made[attempt] = made + 1
 
     def _wanted(self, attempt: int, findings: Sequence[Finding], sink: Sink) -> list[str]:
         if not self._names and not self._patterns:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tdcore.config import checks
 from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.config.workers import parse_workers
@@ -33,6 +34,7 @@ class HookConfig:
         dry_run: Count tensors and bytes, and write nothing.
         rules: Rules of the run as text. The rules are only stored in run.json, for `tdcore rules run`
             (hooks/rule_capture.py adds their collections).
+        profiler_config: Steps that are profiled. None: those of the file that profiler_json.py finds.
     """
 
     out_dir: str
@@ -45,6 +47,7 @@ class HookConfig:
     include_workers: str | Iterable[int | str] = "one"
     collections: Sequence[CollectionConfig] = ()
     rules: Sequence[str] = ()
+    profiler_config: ProfilerConfig | None = None
 
     __repr__ = settings_repr
 
@@ -56,6 +59,11 @@ class HookConfig:
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
             raise ConfigError(
                 f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
+            )
+        if self.profiler_config is not None and not isinstance(self.profiler_config, ProfilerConfig):
+            raise ConfigError(
+                f"profiler_config must be a ProfilerConfig, got {type(self.profiler_config).__name__}; "
+                "write tdcore.ProfilerConfig(start_step=..., num_steps=...)"
             )
         when = SaveConfig.parse(self.save_config).completed(SaveConfig())
         object.__setattr__(self, "save_config", when)
@@ -69,6 +77,7 @@ class HookConfig:
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values, for run.json."""
+        profiler = self.profiler_config
         return {
             "save_config": self.save_config.to_json_dict(),
             "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
@@ -78,4 +87,5 @@ class HookConfig:
             "include_workers": checks.plain(self.include_workers),
             "collections": [collection.to_json_dict() for collection in self.collections],
             "rules": list(self.rules),
+            **({"profiler_config": profiler.to_json_dict()} if profiler is not None else {}),
         }

@@ -9,11 +9,13 @@
         include_regex: relu
         save_config: {save_interval: 5}
     rules: [vanishing_gradient]
+    profiler_config: {start_step: 100, num_steps: 5}
 
-The keys are the fields of HookConfig, SaveConfig (modes by their name), ReductionConfig and CollectionConfig,
-with the defaults of `Hook(...)`. The format is YAML, or JSON if the name ends in .json. hook_json.py reads a
-file in the form of smdebug (HookParameters, CollectionConfigurations). Unknown keys and invalid values raise
-ConfigError with the name of the file. Functions without state; any thread.
+The keys are the fields of HookConfig, SaveConfig (modes by their name), ReductionConfig, CollectionConfig and
+ProfilerConfig (without framework_profile_params), with the defaults of `Hook(...)`. The format is YAML, or
+JSON if the name ends in .json. hook_json.py reads a file in the form of smdebug (HookParameters,
+CollectionConfigurations). Unknown keys and invalid values raise ConfigError with the name of the file.
+Functions without state; any thread.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.hook_json import MODES, PLACES, TOP_KEYS, WHAT, parse_hook_config
+from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
 from tdcore.config.schema import check_keys, items, mapping, parse_document, read_text, within
@@ -61,6 +64,11 @@ def _nested(found: dict[str, Any]) -> dict[str, Any]:
     if "reduction_config" in found:
         reductions = _given(ReductionConfig, "reduction_config", found["reduction_config"])
         found["reduction_config"] = ReductionConfig(**reductions)
+    if "profiler_config" in found:
+        given = mapping("profiler_config", found["profiler_config"])
+        names = [field.name for field in fields(ProfilerConfig) if field.name != "framework_profile_params"]
+        check_keys("profiler_config", given, names)
+        found["profiler_config"] = ProfilerConfig(**given)
     if "collections" in found:
         entries = enumerate(items("collections", found["collections"]))
         found["collections"] = [_collection(f"collections[{number}]", entry) for number, entry in entries]

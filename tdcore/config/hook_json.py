@@ -6,7 +6,8 @@
                          "reductions": "min,abs_max,l2_norm", "save_raw_tensor": "true", ...},
       "CollectionConfigurations": [
         {"CollectionName": "gradients", "CollectionParameters": {"train.save_interval": "50"}}, ...
-      ]
+      ],
+      "ProfilerConfig": {...}                          optional, see profiler_json.py
     }
 
 Values are strings or JSON values of the right type; lists are comma-separated strings (whose patterns contain
@@ -27,6 +28,8 @@ from typing import Any
 
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
+from tdcore.config.profiler_config import ProfilerConfig
+from tdcore.config.profiler_json import parse_profiler_config
 from tdcore.config.reduction_config import ReductionConfig, reduction_lists
 from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
 from tdcore.config.schema import FLAG, WHOLE, items, mapping, parse_document, read_text, unknown_keys, within
@@ -53,7 +56,7 @@ DEFAULT_CONFIG_PATH = "/opt/ml/input/config/debughookconfig.json"
 
 WHAT = "hook configuration"  # name of these files in messages
 PLACES = ("LocalPath", "S3OutputPath", "S3Path")  # the first existing one is used
-TOP_KEYS = (*PLACES, "HookParameters", "CollectionConfigurations")
+TOP_KEYS = (*PLACES, "HookParameters", "CollectionConfigurations", "ProfilerConfig")
 MODES = {mode.name.lower(): mode for mode in ModeKeys}
 _SAVE_KEYS = (*SETTINGS, *(f"{mode}.{setting}" for mode in MODES for setting in SETTINGS))
 _REDUCTION_KEYS = ("reductions", "save_raw_tensor", "save_shape")
@@ -108,7 +111,15 @@ def parse_hook_config(document: object) -> HookConfig:
             _collection(entry, hook)
             for entry in items("CollectionConfigurations", entries, "be a list of objects")
         ],
+        profiler_config=_profiler_config(top.get("ProfilerConfig")),
     )
+
+
+def _profiler_config(document: object) -> ProfilerConfig | None:
+    if document is None:
+        return None
+    with within("ProfilerConfig"):
+        return parse_profiler_config(document)
 
 
 def hook_document(collections: Iterable[CollectionConfig], out_dir: str) -> dict[str, Any]:

@@ -48,6 +48,8 @@ VARIABLES = (
              "level of the loggers `tdcore` and `tdcore.*`"),
     Variable("TDCORE_CONFIG", "a file", "none",
              "configuration of `tdcore run` and of the hook from a JSON file"),
+    Variable("TDCORE_PROFILER_CONFIG", "a file", "none",
+             "steps to profile, from a JSON file (docs/profile.md)"),
     Variable("TDCORE_SYSTEM_INTERVAL", "0.1 to 60 seconds; `off`", "`0.5`",
              "interval of samples of the machine and the trainer's processes"),
     Variable("TDCORE_STEP_TIMES", "`on`, `off`", "`on`",

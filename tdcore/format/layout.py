@@ -47,6 +47,7 @@ __all__ = [
     "MAX_ATTEMPT",
     "MAX_NAME_CHARS",
     "PAD_PREFIX",
+    "PROFILES_PREFIX",
     "RUN_KEY",
     "STATISTICS_COLUMNS",
     "STATUSES",
@@ -86,6 +87,7 @@ DATA_PREFIX = "data/"
 FINDINGS_PREFIX = "findings/"
 END_PREFIX = "end/"
 CONTROL_PREFIX = "control/"
+PROFILES_PREFIX = "profiles/"  # format/profiles.py
 SUMMARY_KEY = b"tdcore"  # key of the summary in an index file's metadata (flusher/index_summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 EPOCH_SCALAR = "epoch"  # name of the number that Hook.set_epoch() sets, in the first saved step of an epoch

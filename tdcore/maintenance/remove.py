@@ -34,6 +34,8 @@ _OURS = re.compile(
     rf"|data/{_WORKER}/(?P<data>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.safetensors"
     rf"|system/{_WORKER}/{_WORKER}/(?P<system>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.parquet"
     rf"|time/{_WORKER}/(?P<time>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.parquet"
+    rf"|profiles/{_WORKER}/(?P<profile>[0-9]{{4}})-[0-9]{{4}}"
+    r"\.(?:json|trace\.json\.gz|operators\.parquet|functions\.parquet|pstats)"
     rf"|end/{_WORKER}/(?P<end>[0-9]{{4}})\.json"
     rf"|control/(?:stop|capture)-(?P<control>[0-9]{{4}})(?:-[0-9]{{4}})?\.json"
     rf"|attempts/(?P<claim>[0-9]{{4,}})-{_WORKER}\.json"
@@ -42,7 +44,7 @@ _OURS = re.compile(
 )
 _TEMPORARY = re.compile(r"(?:[a-z]+/(?:[^/]+/){0,2})?\.tmp-[0-9a-f]{16}-[^/]*")
 _FOLDERS = re.compile(
-    rf"(?:index|data|time|end)(?:/{_WORKER})?|system(?:/{_WORKER}){{0,2}}|control|attempts|findings|collections",
+    rf"(?:index|data|time|end|profiles)(?:/{_WORKER})?|system(?:/{_WORKER}){{0,2}}|control|attempts|findings|collections",
     re.ASCII,
 )
 _CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json", re.ASCII)

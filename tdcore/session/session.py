@@ -28,12 +28,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdcore import _core
-from tdcore.config.settings import measures_step_times, system_interval
+from tdcore.config import settings
 from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.session import bucket_helper
 from tdcore.session.attempts import JSON, ClaimedAttempt
 from tdcore.session.counters import CloseReport, Counters, Progress
+from tdcore.session.profile_store import ProfileStore
 from tdcore.session.ring_config import RingConfig, make_ring
 from tdcore.session.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.session.supervisor import Supervisor, close_before_executors
@@ -76,6 +77,7 @@ class Session:
         flusher: "process" outlives the trainer; "thread" is for environments that forbid processes.
         flusher_options: Sizes and delays of the flusher.
         close_timeout: Maximum time that close() and the exit of the program wait for the last data.
+        system_interval: Interval of the system metrics, zero for none. TDCORE_SYSTEM_INTERVAL replaces it.
 
     Raises:
         SinkError: out_dir cannot be written.
@@ -99,6 +101,7 @@ class Session:
         flusher: Literal["process", "thread"] = "process",
         flusher_options: FlusherOptions | None = None,
         close_timeout: timedelta = timedelta(seconds=30),
+        system_interval: timedelta | None = None,
     ) -> None:
         if flusher not in ("process", "thread"):
             raise ConfigError(f"flusher must be 'process' or 'thread', got {flusher!r}")
@@ -107,13 +110,13 @@ class Session:
         options = (
             flusher_options.as_json()
             if flusher_options
-            else {"system_interval": system_interval().total_seconds()}
+            else {"system_interval": _system_interval(system_interval).total_seconds()}
         )
         self._here = flusher == "thread"  # whether this process itself may send requests to a bucket
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
         # First, so that an invalid size creates no attempt.
-        self.ring = make_ring(ring or RingConfig(), step_times=measures_step_times())
+        self.ring = make_ring(ring or RingConfig(), step_times=settings.measures_step_times())
         try:
             spools = worker_spools(self.out_dir, worker) if is_remote(self.out_dir) else None
             place = _claim(
@@ -152,6 +155,9 @@ class Session:
             close_before_executors()
         self.run_id = place.run_id
         self.attempt = place.attempt
+        self.profiles = ProfileStore(
+            self.out_dir, run_id=place.run_id, worker=worker, attempt=place.attempt, here=self._here
+        )
         self._earlier_collections = dict(place.earlier_collections)
         self._collections_key = collections_key(worker, workers)
         self._unsent_lock = threading.RLock()  # reentrant, for a signal handler that closes
@@ -262,6 +268,12 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _system_interval(configured: timedelta | None) -> timedelta:
+    if configured is not None and not os.environ.get("TDCORE_SYSTEM_INTERVAL", "").strip():
+        return configured
+    return settings.system_interval()
 
 
 def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:

@@ -5,6 +5,7 @@ from tdcore.trial.documents import Attempt, RunEnd
 from tdcore.trial.gaps import Gap
 from tdcore.trial.index import Hole, Index
 from tdcore.trial.missing import Missing
+from tdcore.trial.profiles import Profile
 from tdcore.trial.refresh import no_refresh, refresh
 from tdcore.trial.shard_boxes import Shard
 from tdcore.trial.step_state import StepState
@@ -18,6 +19,7 @@ __all__ = [
     "Hole",
     "Index",
     "Missing",
+    "Profile",
     "RunEnd",
     "SavedCollection",
     "Shard",

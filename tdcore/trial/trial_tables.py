@@ -14,6 +14,7 @@ import pyarrow as pa
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
+from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.row_files import read_rows
 from tdcore.trial.step_times import joined_steps, read_step_times
 from tdcore.trial.trial_run import TrialRun
@@ -161,12 +162,30 @@ class TrialTables(TrialRun):
         rows = read_step_times(self._reader.sink, self.run_id, attempts, names, of_mode)
         return rows if intervals else joined_steps(rows)
 
+    def profiles(
+        self, *, workers: str | Iterable[str] | None = None, attempt: int | None = None
+    ) -> list[Profile]:
+        """Profiles of the training: operators and Python functions of some steps. docs/profile.md.
+
+        Args:
+            workers: Only workers of these names.
+            attempt: Only this attempt. None: the attempt of create_trial(), or all attempts.
+
+        Returns:
+            Profiles that were stored so far, by attempt, number and worker.
+
+        Raises:
+            InvalidAttempt: The run has no such attempt.
+            RunCorrupt: A document cannot be read.
+        """
+        return read_profiles(self._reader.sink, self.run_id, self._attempts(attempt), as_list(workers))
+
     def _attempts(self, attempt: int | None) -> list[int]:
-        """The attempts to read. attempt: only this one; None: those of the trial."""
+        """This attempt, the attempt of create_trial(), or all attempts."""
         self._reader.auto_refresh()
         chosen = self._reader.attempt if attempt is None else attempt
         if chosen is None:
-            return list(self._reader.progress.attempts)
+            return self._reader.progress.attempts
         self._reader.check_attempt(chosen)
         return [chosen]
 

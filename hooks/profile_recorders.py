@@ -1,0 +1,132 @@
+"""Recorders of a profile window, and CProfileRecorder, which works with every framework.
+
+A recorder runs from the start of a step to the start of a later step, in the thread of the training. Other
+profilers have priority: a recorder does not start while another profiler of its kind is active, and stops
+before the script starts one.
+
+Threads: start() by the thread of the training. stop() by any thread: the recorder of operators then raises an
+exception, and cProfile goes on in the thread of the training until the thread ends, but without an effect.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from tdcore.errors import TdcoreError
+from tdcore.session.profile_writer import PSTATS_FILE
+
+__all__ = ["CProfileRecorder", "ProfileError", "Recorder"]
+
+
+class ProfileError(TdcoreError):
+    """A part of a profile cannot be recorded; the message is the reason."""
+
+
+class Recorder(Protocol):
+    """Recorder of one part of a profile."""
+
+    part: str  # for messages: "operators" or "Python functions"
+
+    def start(self, interrupted: Callable[[str], None]) -> None:
+        """Start to record. Raises ProfileError, or any exception of the profiler.
+
+        interrupted: called with a reason before the script starts a profiler of this kind. The call stops the
+            recorder.
+        """
+
+    def stop(self, folder: Path | None) -> None:
+        """Stop to record, and write the file into the folder. None: discard the records."""
+
+    def forget(self) -> None:
+        """Stop in a forked child, without a file. Never raises."""
+
+
+def _off_cpu_time() -> float:
+    return time.perf_counter() - time.process_time()
+
+
+_CLOCKS: dict[str, Callable[[], float] | None] = {
+    "total_time": None,
+    "cpu_time": time.process_time,
+    "off_cpu_time": _off_cpu_time,
+}
+
+
+class CProfileRecorder:
+    """Recorder of the Python functions of the current thread. timer: one of profile_window.TIMERS."""
+
+    part = "Python functions"
+
+    def __init__(self, timer: str) -> None:
+        clock = _CLOCKS[timer]
+        self._profile = cProfile.Profile() if clock is None else cProfile.Profile(clock)
+        self._guard = _EnableGuard()
+
+    def start(self, interrupted: Callable[[str], None]) -> None:
+        """See Recorder."""
+        active = _active_profiler()
+        if active:
+            raise ProfileError(f"another profiler of Python functions is active ({active})")
+        try:
+            self._profile.enable()
+        except ValueError as error:
+            raise ProfileError(f"another profiler of Python functions is active ({error})") from error
+        self._guard.put_on(lambda: interrupted("the script started a profiler of Python functions"))
+
+    def stop(self, folder: Path | None) -> None:
+        """See Recorder."""
+        self._guard.take_off()
+        self._disable()
+        if folder is not None:
+            self._profile.dump_stats(str(folder / PSTATS_FILE))
+
+    def forget(self) -> None:
+        """See Recorder."""
+        self._guard.take_off()
+        self._disable()
+
+    def _disable(self) -> None:
+        """End the profile, and keep a profile function that the script has set in the meantime."""
+        active: Any = sys.getprofile()
+        self._profile.disable()
+        if active is not None and active is not self._profile:
+            sys.setprofile(active)
+
+
+class _EnableGuard:
+    """Calls a function before the script enables a cProfile.Profile, as Python 3.12 allows only one."""
+
+    def __init__(self) -> None:
+        self._replaced: Any = None
+
+    def put_on(self, before: Callable[[], None]) -> None:
+        plain = cProfile.Profile.enable
+
+        def enable(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            before()
+            return plain(profile, *args, **kwargs)
+
+        self._replaced = enable
+        profile_class: Any = cProfile.Profile
+        profile_class.enable = enable
+
+    def take_off(self) -> None:
+        if self._replaced is not None and cProfile.Profile.__dict__.get("enable") is self._replaced:
+            del cProfile.Profile.enable  # the method of the base class is visible again
+        self._replaced = None
+
+
+def _active_profiler() -> str:
+    """Name of the active profiler of Python functions; "" if there is none."""
+    function = sys.getprofile()
+    if function is not None:
+        return f"sys.setprofile: {type(function).__name__}"
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    if monitoring is not None:
+        return str(monitoring.get_tool(monitoring.PROFILER_ID) or "")
+    return ""

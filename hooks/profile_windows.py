@@ -1,0 +1,349 @@
+"""ProfileWindows: starts and ends the profiles of a hook. Independent of the framework.
+
+A window begins when a training step begins, and ends when a later training step begins. Steps before a window
+cost nothing, because the clock calls the object at its first step. While a window is open, or waits for a
+time, the object replaces the hook's method `_begin_step`. An error never reaches the training: the profile
+gets the state "failed" with the reason.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdcore.config.profile_window import ProfileWindow
+from tdcore.config.profiler_config import ProfilerConfig
+from tdcore.format.profile_request import ProfileRequest
+from tdcore.hooks.profile_recorders import CProfileRecorder, ProfileError, Recorder
+from tdcore.modes import ModeKeys
+from tdcore.session import Session
+
+if TYPE_CHECKING:
+    from tdcore.hooks.base import BaseHook
+
+__all__ = ["ProfileWindows"]
+
+_TRAINING = (ModeKeys.TRAIN.value, ModeKeys.GLOBAL.value)
+_MAX_OPEN_SECONDS = 3600  # a window is ended at the next step after this time
+
+
+@dataclass(slots=True)
+class _Due:
+    """A window that has not begun. request: number of its request, None for the configuration."""
+
+    window: ProfileWindow
+    request: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A window that has begun."""
+
+    due: _Due
+    recorders: list[Recorder]
+    mode: int
+    first_step: int
+    steps: int | None
+    begin_ns: int
+    messages: list[str]
+    begun_steps: int = 1  # training steps that have begun
+    thread: int = field(default_factory=threading.get_ident)
+    start_ns: int = 0  # time that the start of the recorders took
+
+
+class ProfileWindows:
+    """The due and open windows of a hook.
+
+    Args:
+        hook: The hook. The object does not keep it alive.
+        session: Session of the hook; None: nothing is recorded.
+        warn: Logs a warning once.
+    """
+
+    def __init__(self, hook: BaseHook, session: Session | None, warn: Callable[[str], None]) -> None:
+        self._hook = weakref.ref(hook)
+        self._store = session.profiles if session is not None else None
+        self._worker = session.worker if session is not None else ""
+        self._framework = hook.framework
+        self._warn = warn
+        self._due: list[_Due] = []
+        self._open: list[_Open] = []
+
+    def configure(self, config: ProfilerConfig) -> None:
+        """Record the windows of a configuration. Log a warning about settings without an effect."""
+        without = config.without_effect()
+        if without:
+            self._warn(f"these settings of the profiler configuration have no effect: {', '.join(without)}")
+        windows = config.windows()
+        if self._store is not None and windows:
+            self._due += map(_Due, windows)
+            self._arm()
+
+    def request(self, number: int, request: ProfileRequest) -> dict[str, Any]:
+        """Record the next steps. Return the note about the request."""
+        if request.workers and self._worker not in request.workers:
+            return {"kind": "profile", "skipped": f"it is for {', '.join(request.workers)}"}
+        window = ProfileWindow(operators=request.operators, python=request.python, num_steps=request.steps)
+        self._due.append(_Due(window, number, request.by, request.reason))
+        self._arm()
+        return {
+            "kind": "profile",
+            "steps": request.steps,
+            "operators": request.operators,
+            "python": request.python,
+            "by": request.by,
+            "reason": request.reason,
+        }
+
+    def finish(self, reason: str) -> None:
+        """End open windows early and keep their records. Report windows that are still due as failed."""
+        for window in list(self._open):
+            self._end(window, reason if window.steps is None or window.begun_steps < window.steps else "")
+        for due in self._due:
+            if due.request is not None or due.window.start_time is None:
+                self._fail(due, f"the window did not begin: {reason}")
+        self._due.clear()
+        self._arm()
+
+    def forget_in_child(self) -> None:
+        """Stop in a forked child: the profile belongs to the parent process."""
+        for window in self._open:
+            for recorder in window.recorders:
+                recorder.forget()
+        self._open.clear()
+        self._due.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all profiles are stored. Log a warning after a timeout."""
+        if self._store is not None and not self._store.wait(seconds):
+            self._warn(f"profiles are still being stored after {seconds:.0f} s; another process continues")
+
+    # Steps ------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have the hook call this object at the next step that matters."""
+        hook = self._hook()
+        if hook is None:
+            return
+        waiting = [due.window for due in self._due]
+        if self._open or any(each.start_time is not None for each in waiting):
+            self._watch(hook)
+        else:
+            vars(hook).pop("_begin_step", None)
+        steps = [each.start_step or 0 for each in waiting if each.start_time is None]
+        hook._clock.on_alarm = self._on_alarm
+        hook._clock.set_alarm(min(steps, default=None))
+
+    def _watch(self, hook: BaseHook) -> None:
+        """Call _at_step() at each beginning of a step."""
+        if "_begin_step" in vars(hook):
+            return
+        reference = self._hook
+        plain = type(hook)._begin_step
+
+        def begin_step(mode: int) -> Any:
+            hook = reference()
+            assert hook is not None, "a method of the hook runs"
+            hook._guarded("profile", self._at_step, mode)
+            return plain(hook, mode)
+
+        vars(hook)["_begin_step"] = begin_step
+
+    def _on_alarm(self, mode: int, step: int) -> None:
+        hook = self._hook()
+        if hook is not None:
+            hook._guarded("profile", self._begin_due, mode, step)
+
+    def _at_step(self, mode: int) -> None:
+        """End windows before a step of the mode begins, and begin windows that waited for a time."""
+        hook = self._hook()
+        if hook is None or mode not in _TRAINING:
+            return
+        for window in list(self._open):
+            over, reason = _is_over(window)
+            if over and threading.get_ident() == window.thread:
+                self._end(window, reason)
+            else:
+                window.begun_steps += 1
+        if any(due.window.start_time is not None for due in self._due):
+            self._begin_due(mode, hook._clock.mode_steps[mode] + 1)
+        if not self._open:
+            self._arm()
+
+    def _begin_due(self, mode: int, step: int) -> None:
+        """Begin the windows whose first step this is."""
+        for due in list(self._due):
+            start_step, start_time = due.window.start_step, due.window.start_time
+            if start_time is not None:
+                begins = time.time() >= start_time
+            else:
+                begins = start_step is None or step >= start_step
+            if begins:
+                self._due.remove(due)
+                self._begin(due, mode, step)
+        self._arm()
+
+    def _begin(self, due: _Due, mode: int, step: int) -> None:
+        window = due.window
+        steps = window.num_steps
+        if window.start_step is not None and steps is not None and step > window.start_step:
+            steps = window.start_step + steps - step  # the training continued after the first steps
+            if steps < 1:
+                self._fail(due, f"the training began at step {step}, after these steps")
+                return
+        messages: list[str] = []
+        before = time.perf_counter_ns()
+        started = [
+            recorder
+            for recorder in self._recorders(window, messages)
+            if _succeeds(messages, recorder, lambda each: each.start(self._interrupt))
+        ]
+        if not started:
+            self._fail(due, "; ".join(messages))
+            return
+        for message in messages:
+            self._warn(f"profile: {message}")
+        opened = _Open(due, started, mode, step, steps, time.time_ns(), messages)
+        opened.start_ns = time.perf_counter_ns() - before
+        self._open.append(opened)
+
+    def _recorders(self, window: ProfileWindow, messages: list[str]) -> list[Recorder]:
+        """New recorders of a window; Python functions last, so that they do not contain the start."""
+        hook = self._hook()
+        found: list[Recorder] = []
+        if window.operators and hook is not None:
+            operators = hook._operator_recorder()
+            if operators is None:
+                messages.append(
+                    f"operators were not recorded: this is not supported by the framework {self._framework}; "
+                    "request Python functions instead (--python --no-operators)"
+                )
+            else:
+                found.append(operators)
+        if window.python:
+            found.append(CProfileRecorder(window.timer))
+        return found
+
+    def _interrupt(self, reason: str) -> None:
+        """End the open windows, because the script starts a profiler of its own."""
+        hook = self._hook()
+        if hook is not None:
+            for window in list(self._open):
+                hook._guarded("profile", self._end, window, reason)
+
+    # The end of a window ----------------------------------------------------------------------------------
+
+    def _end(self, window: _Open, reason: str = "") -> None:
+        """Stop the recorders and pass their files on. reason: why the window ends early."""
+        self._open.remove(window)
+        end_ns, before = time.time_ns(), time.perf_counter_ns()
+        folder, messages = _new_folder(), window.messages
+        place = folder if isinstance(folder, Path) else None
+        # A list, so that all recorders are stopped.
+        kept = [
+            _succeeds(messages, recorder, lambda each: each.stop(place))
+            for recorder in reversed(window.recorders)
+        ]
+        stop_ns = time.perf_counter_ns() - before
+        if isinstance(folder, OSError):
+            raise folder
+        if not any(kept):
+            self._fail(window.due, "; ".join(messages), folder)
+            return
+        if reason:
+            self._warn(f"profile: the window ended early, after {window.begun_steps} steps: {reason}")
+        last = window.first_step + max(window.begun_steps - 1, 0)
+        self._pass_on(
+            window.due,
+            folder,
+            state="partial" if reason else "complete",
+            reason=reason,
+            mode=ModeKeys(window.mode).name,
+            first_step=window.first_step,
+            last_step=last,
+            begin_ns=window.begin_ns,
+            end_ns=end_ns,
+            messages=messages,
+            cost_ns={"start": window.start_ns, "stop": stop_ns},
+        )
+
+    def _fail(self, due: _Due, reason: str, folder: Path | OSError | None = None) -> None:
+        """Report a profile without records."""
+        self._warn(f"profile: {reason}")
+        now = time.time_ns()
+        folder = folder or _new_folder()
+        if isinstance(folder, OSError):
+            raise folder
+        self._pass_on(
+            due,
+            folder,
+            state="failed",
+            reason=reason,
+            begin_ns=now,
+            end_ns=now,
+            messages=[],
+        )
+
+    def _pass_on(self, due: _Due, folder: Path, **fields: Any) -> None:
+        assert self._store is not None, "windows are recorded with a session only"
+        window = due.window
+        document = {
+            "number": self._store.next_number(),
+            "framework": self._framework,
+            "request": due.request,
+            "by": due.by,
+            "requested_reason": due.reason,
+            "operators": window.operators,
+            "python": window.python,
+            "steps": window.num_steps,
+            **fields,
+        }
+        try:
+            self._store.store(folder, document)
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _new_folder() -> Path | OSError:
+    """A new temporary folder for the files of a profile; the error if there is none."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="tdcore-profile-"))
+    except OSError as error:
+        return error
+
+
+def _is_over(window: _Open) -> tuple[bool, str]:
+    """Whether the window ends before the next training step begins, and the reason if this is early."""
+    if window.steps is not None and window.begun_steps >= window.steps:
+        return True, ""
+    passed = time.time() - window.begin_ns / 1e9
+    if window.due.window.duration is not None:
+        return passed >= window.due.window.duration, ""
+    return passed >= _MAX_OPEN_SECONDS, f"it was open for {passed:.0f} s"
+
+
+def _succeeds(messages: list[str], recorder: Recorder, call: Callable[[Recorder], None]) -> bool:
+    """Call the function with the recorder. After an exception, add a message and return False."""
+    try:
+        call(recorder)
+    except Exception as error:
+        messages.append(f"{recorder.part} were not recorded: {_reason(error)}")
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """The reason of a failure, for the document of the profile."""
+    return str(error) if isinstance(error, ProfileError) else f"{type(error).__name__}: {error}"[:1000]

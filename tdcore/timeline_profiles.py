@@ -1,0 +1,122 @@
+"""Events of the profiles of a run for the timeline of `tdcore trace` (timeline.py).
+
+The operators of a profile are slices in the process of their worker, one track for each thread and each
+stream of a GPU. torch.profiler and the saved steps use the clock of the same host, so both are on one axis.
+Threads: see Trial; no state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tdcore.errors import RunCorrupt
+from tdcore.text.short_repr import cut
+from tdcore.trial.profiles import Profile
+
+__all__ = ["profile_events"]
+
+_TRACK = 200  # number of the track with the windows of a worker
+_FIRST_THREAD = 1000  # numbers of the tracks of operators
+_MAX_TEXT = 1000  # characters of a text from the run
+_MAX_ARGUMENTS = 20
+_SLICES = ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
+_FLOWS = ("s", "t", "f")  # phases of an arrow between two slices
+
+
+def profile_events(
+    profiles: Iterable[Profile], workers: Mapping[str, int], start_ns: int
+) -> Iterator[dict[str, Any]]:
+    """Events of the profiles; "ts" is in microseconds since start_ns.
+
+    Args:
+        profiles: The profiles.
+        workers: Number of the process of each worker.
+        start_ns: The time that is 0 in the timeline.
+    """
+    for each in profiles:
+        process = workers[each.worker]
+        title = f"profile {each.number}"
+        if each.first_step is not None:
+            title += f": {each.mode} {each.first_step} to {each.last_step}"
+        yield _track_name(process, _TRACK, "profiles")
+        yield {
+            "ph": "X",
+            "name": _text(title),
+            "cat": "profile",
+            "pid": process,
+            "tid": _TRACK,
+            "ts": (each.begin_ns - start_ns) / 1000,
+            "dur": max(each.end_ns - each.begin_ns, 0) / 1000,
+            "args": {"state": each.state, "reason": _text(each.reason), "attempt": each.attempt},
+        }
+        if "trace" in each.keys and each.base_ns is not None:
+            yield from _operator_events(each, process, start_ns)
+
+
+def _operator_events(profile: Profile, process: int, start_ns: int) -> Iterator[dict[str, Any]]:
+    """Slices of the operators, and arrows from operators to kernels and to backward passes."""
+    assert profile.base_ns is not None, "the caller checks this"
+    offset = (profile.base_ns - start_ns) / 1000
+    tracks: dict[tuple[str, str], int] = {}
+    prefix = f"{profile.worker} {profile.attempt} {profile.number} "
+    for event in profile.trace_events():
+        phase = event.get("ph")
+        if not (phase == "X" and event.get("cat") in _SLICES) and phase not in _FLOWS:
+            continue
+        place = (_text(event.get("pid")), _text(event.get("tid")))
+        track = tracks.get(place)
+        if track is None:
+            if phase != "X":
+                continue  # an arrow without its slice
+            track = tracks[place] = _FIRST_THREAD + len(tracks)
+            yield _track_name(process, track, _track_title(event))
+        found = {
+            "ph": phase,
+            "name": _text(event.get("name")),
+            "cat": _text(event.get("cat")),
+            "pid": process,
+            "tid": track,
+            "ts": offset + _time(profile, event, "ts"),
+        }
+        if phase == "X":
+            found |= {"dur": _time(profile, event, "dur"), "args": _arguments(event.get("args"))}
+        else:
+            found |= {"id": prefix + _text(event.get("id"))} | ({"bp": "e"} if phase == "f" else {})
+        yield found
+
+
+def _track_title(event: Mapping[str, Any]) -> str:
+    arguments = event.get("args")
+    if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and isinstance(arguments, dict):
+        return f"GPU {_text(arguments.get('device'))} stream {_text(arguments.get('stream'))}"
+    return f"operators of thread {_text(event.get('tid'))}"
+
+
+def _track_name(process: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _time(profile: Profile, event: Mapping[str, Any], name: str) -> float:
+    value = event.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise RunCorrupt(f"{profile.keys['trace']}: {name} of an event is {value!r:.80}, expected a number")
+    return value
+
+
+def _arguments(arguments: object) -> dict[str, Any]:
+    """The plain values of an event's arguments."""
+    if not isinstance(arguments, dict):
+        return {}
+    found: dict[str, Any] = {}
+    for key, value in list(arguments.items())[:_MAX_ARGUMENTS]:
+        if isinstance(value, str):
+            found[_text(key)] = _text(value)
+        elif isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+            found[_text(key)] = value
+    return found
+
+
+def _text(value: object) -> str:
+    return cut(str(value), _MAX_TEXT)
