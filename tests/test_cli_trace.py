@@ -18,7 +18,9 @@ from tdcore import create_trial
 from tdcore.flusher.row_tables import to_parquet
 from tdcore.flusher.system.recorder import sample_columns
 from tdcore.format.layout import FileRange
+from tdcore.format.step_times import STEP_TIME_FILES
 from tdcore.format.system import SYSTEM_FILES
+from tdcore.rules.trace import Trace
 from tdcore.timeline import trace_events
 from tests.test_cli import Command
 from tests.trial.writer import RunWriter
@@ -273,3 +275,59 @@ def test_a_full_disk_is_reported(tdcore: Command, tmp_path: Path) -> None:
 def test_a_run_without_data_gives_an_empty_trace(tdcore: Command, tmp_path: Path) -> None:
     RunWriter(tmp_path / "run").end()
     assert events(tdcore, tmp_path / "run") == []
+
+
+def add_step_times(root: Path, trace: Trace) -> None:
+    for (attempt, worker), rows in trace.step_times.items():
+        place = FileRange(worker, attempt, rows[0]["row"], rows[-1]["row"])
+        path = root / STEP_TIME_FILES.key("", place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        path.write_bytes(to_parquet(columns, STEP_TIME_FILES.schema(), "0123"))
+
+
+def test_each_step_is_a_slice_with_its_phases_also_if_it_saves_nothing(
+    tdcore: Command, tmp_path: Path
+) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 1, 20)
+    run.flush()
+    trace = Trace()
+    for step in range(3):
+        trace.add_step_time(step, time_ns=BEGIN + 20 * step * MS, data=12, forward=8)
+    add_step_times(tmp_path / "run", trace)
+    run.end()
+    found = events(tdcore, tmp_path / "run")
+    steps = [each for each in found if each.get("cat") == "step"]
+    assert [(each["name"], each["ts"], each["dur"]) for each in steps] == [
+        ("TRAIN 0", 0, 20_000),
+        ("TRAIN 1", 20_000, 20_000),
+        ("TRAIN 2", 40_000, 20_000),
+    ]
+    assert steps[0]["args"] == {"attempt": 0, "step": 0, "data ms": 12, "forward ms": 8}
+    phases = named(found, "phases of a step (ms)")
+    assert [each["args"] for each in phases] == [{"data": 12, "forward": 8}] * 3
+    saved = [each for each in found if each.get("cat") == "saved" and each["name"] == "TRAIN 1"]
+    assert saved[0]["ts"] == 20_000
+
+
+def test_a_finding_about_a_step_that_saves_nothing_is_at_this_step(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_step(run, 0, 0)
+    run.flush()
+    trace = Trace()
+    for step in range(3):
+        trace.add_step_time(step, time_ns=BEGIN + 20 * step * MS, forward=20)
+    add_step_times(tmp_path / "run", trace)
+    run.end()
+    finding: dict[str, Any] = {
+        "rule": "StepOutlier",
+        "code": "TDC208",
+        "worker": "worker_0",
+        "attempt": 0,
+        "mode": "TRAIN",
+    }
+    finding |= {"step": 2, "mode_step": 2}
+    run.write("findings/StepOutlier.jsonl", json.dumps(finding).encode() + b"\n")
+    (found,) = named(events(tdcore, tmp_path / "run"), "StepOutlier")
+    assert found["ts"] == 40_000

@@ -23,7 +23,7 @@ LAYERS = (
     ("config",),
     ("sinks",),
     ("flusher", "trial"),
-    ("actions", "collection", "maintenance", "session", "stats", "testing", "timeline_profiles"),
+    ("actions", "collection", "maintenance", "session", "stats", "testing"),
     ("timeline",),
     ("rules",),
     ("hooks",),

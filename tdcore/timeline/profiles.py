@@ -1,4 +1,4 @@
-"""Events of the profiles of a run for the timeline of `tdcore trace` (timeline.py).
+"""Profiles in a timeline: the windows, and the operators of torch.profiler.
 
 The operators of a profile are slices in the process of their worker, one track for each thread and each
 stream of a GPU. torch.profiler and the saved steps use the clock of the same host, so both are on one axis.
@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tdcore.errors import RunCorrupt
-from tdcore.text.short_repr import cut
+from tdcore.timeline.events import event_name, trace_text
 from tdcore.trial.profiles import Profile
 
 __all__ = ["profile_events"]
 
 _TRACK = 200  # number of the track with the windows of a worker
 _FIRST_THREAD = 1000  # numbers of the tracks of operators
-_MAX_TEXT = 1000  # characters of a text from the run
 _MAX_ARGUMENTS = 20
 _SLICES = ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
 _FLOWS = ("s", "t", "f")  # phases of an arrow between two slices
@@ -40,16 +39,16 @@ def profile_events(
         title = f"profile {each.number}"
         if each.first_step is not None:
             title += f": {each.mode} {each.first_step} to {each.last_step}"
-        yield _track_name(process, _TRACK, "profiles")
+        yield event_name("thread_name", process, _TRACK, "profiles")
         yield {
             "ph": "X",
-            "name": _text(title),
+            "name": trace_text(title),
             "cat": "profile",
             "pid": process,
             "tid": _TRACK,
             "ts": (each.begin_ns - start_ns) / 1000,
             "dur": max(each.end_ns - each.begin_ns, 0) / 1000,
-            "args": {"state": each.state, "reason": _text(each.reason), "attempt": each.attempt},
+            "args": {"state": each.state, "reason": trace_text(each.reason), "attempt": each.attempt},
         }
         if "trace" in each.keys and each.base_ns is not None:
             yield from _operator_events(each, process, start_ns)
@@ -65,17 +64,17 @@ def _operator_events(profile: Profile, process: int, start_ns: int) -> Iterator[
         phase = event.get("ph")
         if not (phase == "X" and event.get("cat") in _SLICES) and phase not in _FLOWS:
             continue
-        place = (_text(event.get("pid")), _text(event.get("tid")))
+        place = (trace_text(event.get("pid")), trace_text(event.get("tid")))
         track = tracks.get(place)
         if track is None:
             if phase != "X":
                 continue  # an arrow without its slice
             track = tracks[place] = _FIRST_THREAD + len(tracks)
-            yield _track_name(process, track, _track_title(event))
+            yield event_name("thread_name", process, track, _track_title(event))
         found = {
             "ph": phase,
-            "name": _text(event.get("name")),
-            "cat": _text(event.get("cat")),
+            "name": trace_text(event.get("name")),
+            "cat": trace_text(event.get("cat")),
             "pid": process,
             "tid": track,
             "ts": offset + _time(profile, event, "ts"),
@@ -83,19 +82,15 @@ def _operator_events(profile: Profile, process: int, start_ns: int) -> Iterator[
         if phase == "X":
             found |= {"dur": _time(profile, event, "dur"), "args": _arguments(event.get("args"))}
         else:
-            found |= {"id": prefix + _text(event.get("id"))} | ({"bp": "e"} if phase == "f" else {})
+            found |= {"id": prefix + trace_text(event.get("id"))} | ({"bp": "e"} if phase == "f" else {})
         yield found
 
 
 def _track_title(event: Mapping[str, Any]) -> str:
     arguments = event.get("args")
     if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and isinstance(arguments, dict):
-        return f"GPU {_text(arguments.get('device'))} stream {_text(arguments.get('stream'))}"
-    return f"operators of thread {_text(event.get('tid'))}"
-
-
-def _track_name(process: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
+        return f"GPU {trace_text(arguments.get('device'))} stream {trace_text(arguments.get('stream'))}"
+    return f"operators of thread {trace_text(event.get('tid'))}"
 
 
 def _time(profile: Profile, event: Mapping[str, Any], name: str) -> float:
@@ -112,11 +107,7 @@ def _arguments(arguments: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in list(arguments.items())[:_MAX_ARGUMENTS]:
         if isinstance(value, str):
-            found[_text(key)] = _text(value)
+            found[trace_text(key)] = trace_text(value)
         elif isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-            found[_text(key)] = value
+            found[trace_text(key)] = value
     return found
-
-
-def _text(value: object) -> str:
-    return cut(str(value), _MAX_TEXT)
