@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it at their first step: its objects are frozen by summarize()
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
