@@ -29,6 +29,17 @@ else:
         tf.get_logger().setLevel("ERROR")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let trainings of one program share compiled functions of JAX: compilations take most of the time."""
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        import jax
+
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 @pytest.fixture
 def make_hook(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Makes hooks that write to the test's folder. All are closed at the end."""
