@@ -149,7 +149,6 @@ def summarize(loops: Iterable[Loop], folder: Path) -> Summary:
         except Exception as error:
             result = Result([f"training: the loop raised {type(error).__name__}: {error}"])
         summary.add(loop.text(), result)
-    gc.unfreeze()
     log.setLevel(level)
     return summary
 
