@@ -60,12 +60,18 @@ def open_session(folder: Path) -> Session:
 # The flusher process, from outside. ----------------------------------------------------------------
 
 
-def flusher_of_this_process() -> Path:
-    """The folder of the flusher of this process under /proc. Raises LookupError if there is no flusher."""
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"tdcore.flusher" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return Path(f"/proc/{pid}")
+def flusher_of_this_process(seconds: float = 10) -> Path:
+    """The folder of the flusher of this process under /proc. On a busy machine the flusher appears late.
+
+    Raises LookupError if there is no flusher after some seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for task in Path("/proc/self/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                if b"tdcore.flusher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return Path(f"/proc/{pid}")
+        time.sleep(0.01)
     raise LookupError("this process has no flusher")
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.frameworks import FRAMEWORKS
+from tests.freezing import freeze
 from tests.hooks.support import MATRIX
 from tests.rules.proofs import PROOFS
 from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their names
@@ -35,3 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freeze() -> None:
+    """Exclude all objects that exist before the tests of a file, for example those of imported modules."""
+    freeze()

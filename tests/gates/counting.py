@@ -6,16 +6,16 @@ its cost. Threads: before Python 3.12 only the counting thread is counted.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import tdcore.hooks.base
+from tests.freezing import codes_of_functions
 
 __all__ = ["HOOKS", "Counting"]
 
@@ -90,11 +90,11 @@ class Counting:
 
 def _codes() -> Iterator[tuple[CodeType, Path]]:
     """Return the code objects of all functions in hooks/, including nested ones."""
-    pending = [found.__code__ for found in gc.get_objects() if type(found) is FunctionType]
+    pending = codes_of_functions()
     seen: set[CodeType] = set()
     while pending:
         code = pending.pop()
-        if code in seen or not _is_ours(code.co_filename):
+        if not _is_ours(code.co_filename) or code in seen:
             continue
         seen.add(code)
         yield code, Path(code.co_filename)

@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
+from tests.freezing import freeze
+
 if importlib.util.find_spec("jax") is None:
     collect_ignore_glob = ["test_*.py"]  # stage keras of .ci/run has JAX
 else:
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freeze() -> None:
+    """Exclude the objects of imported modules from garbage collections."""
+    freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.freezing import freeze
+
 if importlib.util.find_spec("keras") is None:
     collect_ignore_glob = ["test_*.py"]  # stage keras of .ci/run has Keras
 else:
@@ -27,6 +29,23 @@ else:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
         tf.get_logger().setLevel("ERROR")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freeze() -> None:
+    """Exclude the objects of imported modules from garbage collections."""
+    freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let trainings of one program share compiled functions of JAX: compilations take most of the time."""
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        import jax
+
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture

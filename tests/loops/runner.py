@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it at their first step: its objects are frozen by summarize()
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
@@ -149,7 +150,6 @@ def summarize(loops: Iterable[Loop], folder: Path) -> Summary:
         except Exception as error:
             result = Result([f"training: the loop raised {type(error).__name__}: {error}"])
         summary.add(loop.text(), result)
-    gc.unfreeze()
     log.setLevel(level)
     return summary
 

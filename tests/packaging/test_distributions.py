@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -13,27 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests import _sim
+from tests.packaging.making import ROOT, Made, run, tracked_files
 
-pytestmark = pytest.mark.timeout(1200)  # the wheel is compiled, which takes minutes
+pytestmark = pytest.mark.timeout(2400)  # the wheel is compiled, and installed with all its dependencies
 
-ROOT = Path(__file__).resolve().parents[2]
 PROBE = (
     "import tdcore, tdcore._core, tdcore.hooks.pytorch, tdcore.rules, tdcore.cli;"
     "print(tdcore.__file__); print(tdcore.rules.__file__)"
 )
-
-
-def run(*command: str, cwd: Path, **env: str) -> str:
-    merged = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | env
-    merged["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{merged['PATH']}"  # cmake of this environment
-    done = subprocess.run(command, cwd=cwd, env=merged, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def tracked_files() -> list[Path]:
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
-    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()]
 
 
 def python_files(folder: str) -> set[str]:
@@ -44,53 +29,16 @@ def python_files(folder: str) -> set[str]:
     }
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the source tree as `git clone` would: with links, without build products."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for name in tracked_files():
-        target = copy / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target, follow_symlinks=False)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("sdist")
-    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(out), cwd=checkout)
-    return next(out.glob("*.tar.gz"))
-
-
-@pytest.fixture(scope="module")
-def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-        "-w",
-        str(out),
-        str(sdist),
-        cwd=out,
-    )
-    return next(out.glob("*.whl"))
-
-
-def test_the_sdist_mirrors_the_repository(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
+def test_the_sdist_mirrors_the_repository(made: Made) -> None:
+    with tarfile.open(made.sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     wanted = {str(name) for name in tracked_files() if name.parts[0] in {"cmake", "csrc", "hooks", "rules"}}
     assert wanted <= names
     assert {"CMakeLists.txt", "setup.py", "LICENSE", "README.md"} <= names
 
 
-def test_the_wheel_holds_hooks_rules_extension_and_types(wheel_from_sdist: Path) -> None:
-    names = set(zipfile.ZipFile(wheel_from_sdist).namelist())
+def test_the_wheel_holds_hooks_rules_extension_and_types(made: Made) -> None:
+    names = set(zipfile.ZipFile(made.wheel).namelist())
     assert python_files("hooks") <= names
     assert python_files("rules") <= names
     assert {"tdcore/py.typed", "tdcore/_core.pyi"} <= names
@@ -98,15 +46,15 @@ def test_the_wheel_holds_hooks_rules_extension_and_types(wheel_from_sdist: Path)
     assert not any(name.split("/")[0] in {"hooks", "rules", "tests", "benchmarks"} for name in names)
 
 
-def test_the_wheel_has_no_simulated_device(wheel_from_sdist: Path) -> None:
-    with zipfile.ZipFile(wheel_from_sdist) as archive:
+def test_the_wheel_has_no_simulated_device(made: Made) -> None:
+    with zipfile.ZipFile(made.wheel) as archive:
         (extension,) = [name for name in archive.namelist() if name.endswith(".so")]
         assert extension.startswith("tdcore/_core.")
         assert b"SimDevice" not in archive.read(extension)
     assert b"SimDevice" in Path(_sim.__file__).read_bytes()  # the name to search for
 
 
-def test_the_wheel_imports_away_from_the_repository(wheel_from_sdist: Path, tmp_path: Path) -> None:
+def test_the_wheel_imports_away_from_the_repository(made: Made, tmp_path: Path) -> None:
     site = tmp_path / "site"
     run(
         sys.executable,
@@ -117,7 +65,7 @@ def test_the_wheel_imports_away_from_the_repository(wheel_from_sdist: Path, tmp_
         "--quiet",
         "--target",
         str(site),
-        str(wheel_from_sdist),
+        str(made.wheel),
         cwd=tmp_path,
     )
     printed = run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(site)).split()
@@ -134,7 +82,7 @@ def test_the_installed_checkout_imports_away_from_the_repository(tmp_path: Path)
 
 def test_a_clone_without_links_still_packs_hooks_and_rules(checkout: Path, tmp_path: Path) -> None:
     copy = tmp_path / "linkless"
-    shutil.copytree(checkout, copy, symlinks=True)
+    shutil.copytree(checkout, copy, symlinks=True, ignore=shutil.ignore_patterns("build"))
     for name in ("hooks", "rules"):
         (copy / "tdcore" / name).unlink()
         (copy / "tdcore" / name).write_text(f"../{name}")  # what git checks out on file systems without links

@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.packaging.making import ROOT, Made
+
 SCRIPT = ROOT / "scripts" / "make_wheels.py"
 
 
@@ -26,18 +27,11 @@ def script() -> ModuleType:
 
 
 @pytest.mark.timeout(2400)  # the wheel is compiled, and installed with all its dependencies
-def test_the_wheel_of_this_python_is_manylinux_and_was_tried_without_a_compiler(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--python", sys.executable, "--out", str(tmp_path)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+def test_the_wheel_of_this_python_is_manylinux_and_was_tried_without_a_compiler(made: Made) -> None:
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    assert wheel.name.startswith(f"tdcore_capture-0.1.0-{tag}-{tag}-manylinux_2_")
-    assert f"{tag}  tried   {wheel}" in done.stdout
-    names = zipfile.ZipFile(wheel).namelist()
+    assert made.repaired.name.startswith(f"tdcore_capture-0.1.0-{tag}-{tag}-manylinux_2_")
+    assert f"{tag}  tried   {made.repaired}" in made.printed
+    names = zipfile.ZipFile(made.repaired).namelist()
     assert {
         "tdcore/hooks/pytorch/hook.py",
         "tdcore/hooks/pytorch/steps/driver.py",

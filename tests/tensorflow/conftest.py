@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.freezing import freeze
+
 if importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob = ["test_*.py"]  # stage keras of .ci/run has TensorFlow
 else:
@@ -23,6 +25,12 @@ else:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     tf.get_logger().setLevel("ERROR")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freeze() -> None:
+    """Exclude the objects of imported modules from garbage collections."""
+    freeze()
 
 
 @pytest.fixture

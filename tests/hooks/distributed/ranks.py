@@ -6,6 +6,7 @@ tests compare: the exact losses, and the number of operations that each process 
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -90,6 +91,7 @@ def _rank(rank: int, folder: Path) -> None:
 
 def main(folder: Path) -> int:
     """Fork the ranks, because importing PyTorch once takes less time than four times."""
+    gc.freeze()  # hooks search all objects for optimizers; objects of imported modules are excluded
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(WORLD)]
     for process in ranks:
