@@ -41,7 +41,8 @@ def finding_events(
     times: dict[tuple[Any, ...], int] = {
         (each["worker"], each["attempt"], SYSTEM_SAMPLES, each["sample"]): each["time_ns"] for each in samples
     }
-    wanted = {each["mode_step"] for each in findings if isinstance(each.get("mode_step"), int)}
+    numbers = [each.get("mode_step") for each in findings]
+    wanted = {each for each in numbers if isinstance(each, int) and 0 <= each < 1 << 63}
     named = step_times.filter(pc.is_in(step_times["mode_step"], pa.array(sorted(wanted), pa.int64())))
     for row in named.select(["worker", "attempt", "mode", "mode_step", "time_ns"]).to_pylist():
         times.setdefault((row["worker"], row["attempt"], row["mode"], row["mode_step"]), row["time_ns"])
