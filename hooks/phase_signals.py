@@ -111,12 +111,14 @@ def _phase(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
     """A function that reports its time as a phase."""
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        interrupted = [(timer, timer.enter(phase)) for timer in _active]
+        if len(_active) != 1:
+            return _timed_by_all(phase, original, arguments, options)
+        timer = _active[0]
+        interrupted = timer.enter(phase)
         try:
             return original(*arguments, **options)
         finally:
-            for timer, before in interrupted:
-                timer.leave(before)
+            timer.leave(interrupted)
 
     return timed
 
@@ -125,15 +127,32 @@ def _backward(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
     """The same for autograd's backward. torch.autograd.grad() only interrupts the phase of its caller."""
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        interrupted = [(timer, timer.enter(phase)) for timer in _active]
+        if len(_active) != 1:
+            return _timed_by_all(phase, original, arguments, options)
+        timer = _active[0]
+        interrupted = timer.enter(phase)
         try:
             return original(*arguments, **options)
         finally:
-            accumulates = options.get("accumulate_grad", True)
-            for timer, before in interrupted:
-                (timer.end_backward if accumulates else timer.leave)(before)
+            if options.get("accumulate_grad", True):
+                timer.end_backward(interrupted)
+            else:
+                timer.leave(interrupted)
 
     return timed
+
+
+def _timed_by_all(
+    phase: int, original: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """Call a function, and report its time to all stopwatches."""
+    interrupted = [(timer, timer.enter(phase)) for timer in _active]
+    try:
+        return original(*arguments, **options)
+    finally:
+        returns = phase == BACKWARD and options.get("accumulate_grad", True)
+        for timer, before in interrupted:
+            (timer.end_backward if returns else timer.leave)(before)
 
 
 def _on_gc(phase: str, info: dict[str, int]) -> None:

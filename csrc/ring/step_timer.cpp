@@ -1,6 +1,9 @@
 #include "ring/step_timer.hpp"
 
+#include <algorithm>
 #include <ctime>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace tdcore {
@@ -152,7 +155,10 @@ void StepTimer::begin_wait() noexcept {
 }
 
 void StepTimer::publish(StepTimeRow row, std::int64_t capture_ns) noexcept {
-  row.capture_ns = capture_ns - capture_seen_;
+  // Before the first row, the hook can have worked longer than the step.
+  const std::int64_t duration =
+      std::accumulate(std::begin(row.phases), std::end(row.phases), std::int64_t{0});
+  row.capture_ns = std::min(capture_ns - capture_seen_, duration);
   row.number = next_number_++;
   capture_seen_ = capture_ns;
   (void)ring_->put_step_time(row);

@@ -140,6 +140,12 @@ void phases() {
     rig.timer.finish(0);
     REQUIRE(rig.rows()[0].data_waits == 1 && in(rig.rows()[0], Phase::kRest) < kPause);
   });
+  it("the time in tdcore is never more than the step", [] {
+    Rig rig;
+    rig.begin(0);
+    rig.timer.finish(std::int64_t{1} << 50);
+    REQUIRE(rig.rows()[0].capture_ns == duration(rig.rows()[0]));
+  });
   it("the time after the last update is not part of the last step", [] {
     Rig rig;
     rig.begin(0);

@@ -359,4 +359,5 @@ def test_a_step_that_is_not_saved_costs_the_same_few_calls_whatever_the_model(
         handle.remove()
     assert hook.counters().tensors == tensors
     forwards, optimizer_steps = counted["forward"], counted["step"]
-    assert sum(counting.calls.values()) <= 5 * forwards + 5 * optimizer_steps, counting.where()
+    # The sixth call of an optimizer's step is the function that runs its backward.
+    assert sum(counting.calls.values()) <= 5 * forwards + 6 * optimizer_steps, counting.where()
