@@ -28,7 +28,7 @@ from typing import Any
 
 from tdcore.config.schema import kind_of
 from tdcore.errors import ConfigError
-from tdcore.rules.base import SEPARATOR, Rule, system_columns_of
+from tdcore.rules.base import SEPARATOR, Rule, step_time_columns_of, system_columns_of
 from tdcore.text.did_you_mean import closest
 
 __all__ = [
@@ -205,7 +205,8 @@ def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str
         for name, kind in kinds.items()
         if name in given and name not in own
     }
-    if system_columns_of(rule) and bounds.keys() - {"each"}:
+    only_samples = system_columns_of(rule) and not step_time_columns_of(rule)
+    if only_samples and bounds.keys() - {"each"}:
         raise ConfigError(
             f"{rule.__name__} judges system samples, which have no steps; leave out start_step and end_step"
         )
