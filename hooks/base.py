@@ -44,6 +44,7 @@ from tdcore.hooks.rule_capture import with_rules
 from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.script_values import ScriptValues
 from tdcore.hooks.shortfall import Possible, Shortfalls
+from tdcore.hooks.step_timer import COMPUTE, step_timer
 from tdcore.hooks.stop_requests import StopRequests
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
@@ -63,6 +64,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
 
     framework: ClassVar[str]
     _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to the collections of all hooks
+    _step_phase: ClassVar[int] = COMPUTE  # phase in which a step begins
     _clock: Clock
 
     def __init__(
@@ -111,6 +113,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._stop_requests = StopRequests(self._clock, on_stop)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
+        self._timer: Any = step_timer(self._ring, writes=self._session is not None)
         self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._clock.include_configured()
@@ -259,6 +262,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         if self._unmarked:
             self._mark()
         plan = self._clock.begin(mode)
+        now = self._clock.now
+        self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
         if plan is not None:
             self._unmarked = True
             if self._epoch is not None:
@@ -326,6 +331,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     def _end_capture(self) -> None:
         if not self._off:
             self._guarded("close", self._finish)
+            self._timer.finish(self._recorder.spent_ns)
             self._guarded("devices", warn_refusals, self._ring, self._warn)
             self._guarded("ring size", warn_growth_refusal, self._ring, self._warn)
             self._guarded("report of missing tensors", self._report_shortfalls)

@@ -5,7 +5,7 @@ tdcore's native core: statistics, the ring between trainer and flusher, capture 
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['ABSENT_REASONS', 'Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
+__all__: list[str] = ['ABSENT_REASONS', 'Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'STEP_TIME_DTYPE', 'StepTimer', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
 class Ring:
     """
     The trainer's side of the ring. A flusher reads the ring through its file descriptors.
@@ -28,12 +28,13 @@ class Ring:
         device_lane_bytes: Size of the data of each additional ring.
         device_lane_slots: Number of records of each additional ring.
         device_arena_bytes: Size of the buffer in each device's memory for payloads that are being copied.
+        step_times: Whether the memory has a queue for the rows of StepTimer.
 
     Raises:
         ValueError: A size is invalid.
         OSError: There is not enough memory.
     """
-    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864) -> None:
+    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864, step_times: bool = False) -> None:
         ...
     def _use_device(self, id: typing.SupportsInt | typing.SupportsIndex, device: typing.Any, *, host_tensors: bool) -> None:
         """
@@ -282,6 +283,10 @@ class Consumer:
         """
         Release the space of a drain. The reads are final then. Raises ValueError if the drain is already released, and RuntimeError if an earlier drain is not released.
         """
+    def release_step_times(self, count: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Remove the oldest rows from the queue of times of steps.
+        """
     def report(self, *, records: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, last_step: typing.SupportsInt | typing.SupportsIndex, error: str | None = None) -> None:
         """
         Update the heartbeat and the totals of Ring.progress().
@@ -297,6 +302,10 @@ class Consumer:
     def request_stop(self, text: str) -> None:
         """
         Pass a stop request to the trainer. Later requests do not replace the first one.
+        """
+    def step_times(self, most: typing.SupportsInt | typing.SupportsIndex) -> bytes:
+        """
+        The oldest rows in the queue of times of steps, at most `most`, as packed STEP_TIME_DTYPE structs. They stay in the queue until release_step_times().
         """
     def try_post_request(self, text: str) -> bool:
         """
@@ -343,6 +352,11 @@ class Consumer:
         Reserved, not released.
         """
     @property
+    def pending_step_times(self) -> int:
+        """
+        Number of rows in the queue of times of steps.
+        """
+    @property
     def requests_posted(self) -> int:
         """
         Number of requests of try_post_request() so far, including requests of earlier consumers of the ring.
@@ -351,6 +365,69 @@ class Consumer:
     def slots(self) -> int:
         """
         Maximum number of records; the least of all lanes.
+        """
+    @property
+    def step_time_slots(self) -> int:
+        """
+        Maximum number of rows in this queue; 0 if the trainer measures no times.
+        """
+class StepTimer:
+    """
+    Stopwatch of a training: the time of each step, divided into phases.
+
+    Each method ends the current phase. A phase is an index of PHASES in tdcore/format/step_times.py. The rows go to the
+    queue of the ring, which needs step_times=True.
+
+    Threads: calls of other threads than that of the last begin() have no effect, except begin(). In a forked child
+    nothing is recorded.
+
+    Args:
+        ring: The ring.
+    """
+    def __init__(self, ring: Ring) -> None:
+        ...
+    def begin(self, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex, phase: typing.SupportsInt | typing.SupportsIndex, capture_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Begin a step, or continue it after another one.
+
+        Args:
+            step: Number of the step over all modes.
+            mode: A ModeKeys value.
+            mode_step: Number of the step within the mode.
+            phase: The phase that begins.
+            capture_ns: Time that the training's threads have spent in tdcore so far.
+        """
+    def begin_optimizer(self) -> None:
+        """
+        The optimizer begins its step.
+        """
+    def end_backward(self, interrupted: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        A backward has ended. interrupted: the result of enter().
+        """
+    def end_forward(self) -> None:
+        """
+        The forward of the model has ended.
+        """
+    def end_optimizer(self) -> None:
+        """
+        The optimizer ends its step.
+        """
+    def enter(self, phase: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Begin a phase. Returns the phase that it interrupts, for leave().
+        """
+    def finish(self, capture_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        End the last step. Later calls have no effect. capture_ns: as for begin().
+        """
+    def gc_callback(self, phase: str, info: typing.Any) -> None:
+        """
+        Callback for gc.callbacks.
+        """
+    def leave(self, interrupted: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        End a phase, and continue the phase that it has interrupted.
         """
 def _pretend_available_memory(bytes: typing.SupportsInt | typing.SupportsIndex | None) -> None:
     """
@@ -434,3 +511,4 @@ LOG2_MIN: int = -40
 NO_PAYLOAD: int = 18446744073709551615
 ROW_DTYPE: dict[typing.Any, typing.Any] = {'names': ['stats', 'payload_offset', 'payload_bytes', 'element_offset', 'elements', 'shape', 'name', 'call', 'seq', 'part', 'parts', 'dtype', 'ndim', 'status', 'reason', 'has_stats', 'step', 'mode_step', 'time_ns', 'ticket', 'segment_offset', 'mode', 'crc32c'], 'formats': [[('count', '<u8'), ('nan_count', '<u8'), ('pos_inf_count', '<u8'), ('neg_inf_count', '<u8'), ('zero_count', '<u8'), ('subnormal_count', '<u8'), ('min', '<f8'), ('max', '<f8'), ('mean', '<f8'), ('m2', '<f8'), ('abs_sum', '<f8'), ('square_sum', '<f8'), ('abs_min', '<f8'), ('abs_max', '<f8'), ('log2_counts', '<u8', (64))], '<u8', '<u8', '<u8', '<u8', ('<i8', (16)), '<u4', '<u4', '<u4', '<u4', '<u4', 'u1', 'u1', 'u1', 'u1', 'u1', '<i8', '<i8', '<i8', '<u8', '<u8', '<u4', '<u4'], 'offsets': [0, 624, 632, 640, 648, 656, 784, 788, 792, 796, 800, 804, 805, 806, 807, 808, 816, 824, 832, 840, 848, 864, 868], 'itemsize': 872}
 STATS_DTYPE: list[typing.Any] = [('count', '<u8'), ('nan_count', '<u8'), ('pos_inf_count', '<u8'), ('neg_inf_count', '<u8'), ('zero_count', '<u8'), ('subnormal_count', '<u8'), ('min', '<f8'), ('max', '<f8'), ('mean', '<f8'), ('m2', '<f8'), ('abs_sum', '<f8'), ('square_sum', '<f8'), ('abs_min', '<f8'), ('abs_max', '<f8'), ('log2_counts', '<u8', (64))]
+STEP_TIME_DTYPE: dict[typing.Any, typing.Any] = {'names': ['row', 'step', 'mode_step', 'time_ns', 'phases', 'capture_ns', 'gpu_ns', 'mode', 'data_waits', 'checkpoints', 'compiles'], 'formats': ['<u8', '<i8', '<i8', '<i8', ('<i8', (10)), '<i8', '<i8', '<i4', '<i4', '<i4', '<i4'], 'offsets': [0, 8, 16, 24, 32, 112, 120, 128, 132, 136, 140], 'itemsize': 144}

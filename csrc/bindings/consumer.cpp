@@ -145,6 +145,17 @@ bool try_post_request(SharedConsumer& self, const std::string& text) {
   return self.consumer.try_post_request(text);
 }
 
+py::bytes step_times(SharedConsumer& self, std::size_t most) {
+  const std::lock_guard lock(self.mutex);
+  const std::vector<StepTimeRow> rows = self.consumer.step_times(most);
+  return py::bytes(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(StepTimeRow));
+}
+
+void release_step_times(SharedConsumer& self, std::uint64_t count) {
+  const std::lock_guard lock(self.mutex);
+  self.consumer.release_step_times(count);
+}
+
 // ---- Drained
 
 /// The names of the rows with payload, by id. Copied before the GIL is released.
@@ -324,6 +335,18 @@ void bind_consumer(py::module_& module) {
       .def(
           "try_post_request", &try_post_request, py::arg("text"),
           "Pass another request to the trainer. Returns False while the previous request has not been taken.")
+      .def("step_times", &step_times, py::arg("most"),
+           "The oldest rows in the queue of times of steps, at most `most`, as packed STEP_TIME_DTYPE "
+           "structs. "
+           "They stay in the queue until release_step_times().")
+      .def("release_step_times", &release_step_times, py::arg("count"),
+           "Remove the oldest rows from the queue of times of steps.")
+      .def_property_readonly(
+          "pending_step_times", [](const SharedConsumer& self) { return self.consumer.pending_step_times(); },
+          "Number of rows in the queue of times of steps.")
+      .def_property_readonly(
+          "step_time_slots", [](const SharedConsumer& self) { return self.consumer.step_time_slots(); },
+          "Maximum number of rows in this queue; 0 if the trainer measures no times.")
       .def_property_readonly(
           "requests_posted", [](const SharedConsumer& self) { return self.consumer.requests_posted(); },
           "Number of requests of try_post_request() so far, including requests of earlier consumers of the "

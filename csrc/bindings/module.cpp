@@ -10,6 +10,7 @@ void bind_ring(py::module_& module);
 void bind_consumer(py::module_& module);
 void bind_capture(py::module_& module);  // adds methods to Ring, so called after bind_ring
 void bind_device(py::module_& module);   // likewise
+void bind_step_timer(py::module_& module);
 void bind_cuda(py::module_& module);
 }  // namespace tdcore
 
@@ -21,5 +22,6 @@ PYBIND11_MODULE(_core, module) {
   tdcore::bind_consumer(module);
   tdcore::bind_capture(module);
   tdcore::bind_device(module);
+  tdcore::bind_step_timer(module);
   tdcore::bind_cuda(module);
 }

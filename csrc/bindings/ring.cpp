@@ -48,7 +48,7 @@ std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t sl
                                       std::uint64_t names_bytes, const std::string& policy,
                                       double block_timeout_seconds, int threads, std::uint32_t device_lanes,
                                       std::uint64_t device_lane_bytes, std::uint64_t device_lane_slots,
-                                      std::uint64_t device_arena_bytes) {
+                                      std::uint64_t device_arena_bytes, bool step_times) {
   if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 ||
       block_timeout_seconds > kMaxTimeoutSeconds) {
     throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " +
@@ -65,6 +65,7 @@ std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t sl
   config.device_lane_bytes = device_lane_bytes;
   config.device_lane_slots = device_lane_slots;
   config.device_arena_bytes = device_arena_bytes;
+  config.step_times = step_times;
   try {
     const py::gil_scoped_release unlocked;  // allocation takes about 0.3 s per GiB
     return std::make_shared<DeviceRing>(config, &cuda::open_cuda_device);
@@ -156,6 +157,7 @@ Args:
     device_lane_bytes: Size of the data of each additional ring.
     device_lane_slots: Number of records of each additional ring.
     device_arena_bytes: Size of the buffer in each device's memory for payloads that are being copied.
+    step_times: Whether the memory has a queue for the rows of StepTimer.
 
 Raises:
     ValueError: A size is invalid.
@@ -178,7 +180,7 @@ void bind_ring(py::module_& module) {
            py::arg("device_lanes") = RingConfig{}.device_lanes,
            py::arg("device_lane_bytes") = RingConfig{}.device_lane_bytes,
            py::arg("device_lane_slots") = RingConfig{}.device_lane_slots,
-           py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes)
+           py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes, py::arg("step_times") = false)
       .def_property_readonly("fd", of_ring(&Ring::fd),
                              "Descriptor of the memfd, for the flusher; -1 after close().")
       .def_property_readonly(

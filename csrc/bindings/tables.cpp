@@ -1,4 +1,5 @@
-// Tables of names and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
+// Tables of names and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE, STEP_TIME_DTYPE), and
+// write_file().
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include "bindings/errors.hpp"
 #include "ring/consumer/drained_batches.hpp"
 #include "ring/record_names.hpp"
+#include "ring/step_times.hpp"
 #include "segment/file_writer.hpp"
 #include "segment/segment.hpp"
 
@@ -118,6 +120,22 @@ py::dict row_dtype(const py::object& stats_dtype) {
   return columns.dtype(sizeof(IndexRow));
 }
 
+py::dict step_time_dtype() {
+  Columns columns;
+  columns.add("row", "<u8", offsetof(StepTimeRow, number));
+  columns.add("step", "<i8", offsetof(StepTimeRow, step));
+  columns.add("mode_step", "<i8", offsetof(StepTimeRow, mode_step));
+  columns.add("time_ns", "<i8", offsetof(StepTimeRow, time_ns));
+  columns.add("phases", py::make_tuple("<i8", py::make_tuple(kPhases)), offsetof(StepTimeRow, phases));
+  columns.add("capture_ns", "<i8", offsetof(StepTimeRow, capture_ns));
+  columns.add("gpu_ns", "<i8", offsetof(StepTimeRow, gpu_ns));
+  columns.add("mode", "<i4", offsetof(StepTimeRow, mode));
+  columns.add("data_waits", "<i4", offsetof(StepTimeRow, data_waits));
+  columns.add("checkpoints", "<i4", offsetof(StepTimeRow, checkpoints));
+  columns.add("compiles", "<i4", offsetof(StepTimeRow, compiles));
+  return columns.dtype(sizeof(StepTimeRow));
+}
+
 py::dict drop_reasons() {
   py::dict result;
   for (unsigned code = 1; code < static_cast<unsigned>(DropReason::kCount); ++code) {
@@ -166,6 +184,7 @@ void bind_tables(py::module_& module) {
   module.attr("ABSENT_REASONS") = absent_reasons();
   module.attr("DTYPES") = dtypes();
   module.attr("ROW_DTYPE") = row_dtype(module.attr("STATS_DTYPE"));
+  module.attr("STEP_TIME_DTYPE") = step_time_dtype();
   module.attr("NO_PAYLOAD") = kNoPayload;
   module.def("write_file", &write_parts, py::arg("path"), py::arg("parts"), py::kw_only(),
              py::arg("direct") = true, py::arg("sync") = true, kWriteDoc);

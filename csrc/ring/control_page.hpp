@@ -2,13 +2,14 @@
 //
 // The parts of the memfd. Each part starts on a new page:
 //
-//     ControlPage | names | order | slots | data
+//     ControlPage | names | order | step times | slots | data
 //
 // The file is sparse: `names` and `data` have room for far more than most runs need. Their memory is
 // allocated when names are added and when the ring grows (ring_memory.hpp, ring.hpp).
 //
 // A trainer with accelerators has a separate ring for each of them, a *lane*, in a separate memfd of the same
 // form. `order` is empty except in the main ring of such a trainer; lane_order.hpp describes its contents.
+// `step times` is empty in a lane; step_times.hpp describes it.
 // Both processes map the memfd and use the layout of this header. layout_hash() covers every size that
 // matters, so that a reader that was built from other sources is rejected when it attaches. Threads: the
 // comment of each member names its writer. Only plain data and address-free atomics: no pointers, no virtual
@@ -20,11 +21,12 @@
 #include <cstdint>
 
 #include "ring/record.hpp"
+#include "ring/step_times.hpp"
 
 namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
-inline constexpr std::uint32_t kRingVersion = 3;
+inline constexpr std::uint32_t kRingVersion = 4;
 // Two cache lines, because x86 fetches lines in pairs, and some ARM lines are this long.
 inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::uint64_t kUnitBytes = 64;  // unit of positions in the data ring
@@ -112,9 +114,11 @@ struct ControlPage {
   std::uint64_t total_bytes;
   std::uint64_t order_offset;
   std::uint64_t order_entries;  // a power of two, or 0 without device lanes
-  std::uint64_t family;         // equal in a main ring and its lanes, and different in all other rings
-  std::uint32_t lane;           // 0 in a main ring, else the number of the lane
-  std::uint32_t device_lanes;   // number of lanes of a main ring
+  std::uint64_t steps_offset;
+  std::uint64_t step_rows;     // kStepTimeRows, or 0 without times of steps
+  std::uint64_t family;        // equal in a main ring and its lanes, and different in all other rings
+  std::uint32_t lane;          // 0 in a main ring, else the number of the lane
+  std::uint32_t device_lanes;  // number of lanes of a main ring
 
   // Producers, compare-and-swap: next ticket and position, and index of the ring's size. Relaxed, except for
   // the release in Ring::grow(), which pairs with the acquire in Ring::reserve(). The consumer only reads it.
@@ -159,6 +163,12 @@ struct ControlPage {
   // number.
   std::atomic<std::uint64_t> data_limit;
 
+  // Rows of the queue of times of steps that were written so far. Trainer under the GIL, release; pairs with
+  // the acquire in Consumer::step_times().
+  alignas(kLineBytes) std::atomic<std::uint64_t> step_head;
+  // Rows that may be written again. Consumer, release; pairs with the acquire in Ring::put_step_time().
+  alignas(kLineBytes) std::atomic<std::uint64_t> step_tail;
+
   // Trainer under the name table's mutex, release: [names:32 | bytes:32]; pairs with the acquire in
   // read_names().
   alignas(kLineBytes) std::atomic<std::uint64_t> names_published;
@@ -193,6 +203,7 @@ inline constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t power
 struct Layout {
   std::uint64_t names_offset;
   std::uint64_t order_offset;
+  std::uint64_t steps_offset;
   std::uint64_t slots_offset;
   std::uint64_t data_offset;
   std::uint64_t total_bytes;
@@ -204,14 +215,16 @@ struct Sizes {
   std::uint64_t slots = 0;
   std::uint64_t names_bytes = 0;
   std::uint64_t order_entries = 0;
+  std::uint64_t step_rows = 0;
 };
 
 constexpr Layout layout_for(const Sizes& sizes) noexcept {
   Layout layout{};
   layout.names_offset = round_up(sizeof(ControlPage), kPageBytes);
   layout.order_offset = layout.names_offset + round_up(sizes.names_bytes, kPageBytes);
-  layout.slots_offset =
+  layout.steps_offset =
       layout.order_offset + round_up(sizes.order_entries * sizeof(std::uint64_t), kPageBytes);
+  layout.slots_offset = layout.steps_offset + round_up(sizes.step_rows * sizeof(StepTimeRow), kPageBytes);
   layout.data_offset = layout.slots_offset + round_up(sizes.slots * sizeof(Slot), kPageBytes);
   layout.total_bytes = layout.data_offset + sizes.data_bytes;
   return layout;
@@ -225,6 +238,9 @@ constexpr std::uint64_t layout_hash() noexcept {
                                  sizeof(BatchHeader),
                                  sizeof(Entry),
                                  sizeof(TensorStats),
+                                 sizeof(StepTimeRow),
+                                 kPhases,
+                                 offsetof(ControlPage, step_head),
                                  offsetof(ControlPage, reservation),
                                  offsetof(ControlPage, head),
                                  offsetof(ControlPage, note_heads),

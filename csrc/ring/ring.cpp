@@ -65,7 +65,7 @@ Sizes sizes_of(const RingConfig& config) {
   const std::uint64_t records =
       config.slots + config.device_lanes * std::min(config.device_lane_slots, kMostSlots);
   return {config.data_bytes, config.slots, config.names_bytes,
-          config.device_lanes == 0 ? 0 : std::bit_ceil(records)};
+          config.device_lanes == 0 ? 0 : std::bit_ceil(records), config.step_times ? kStepTimeRows : 0};
 }
 
 std::uint64_t first_of(const RingConfig& config) noexcept {
@@ -291,6 +291,18 @@ bool Ring::put_document(std::string_view key, std::string_view bytes) noexcept {
   if (!key.empty()) std::memcpy(room.data + sizeof(key_bytes), key.data(), key.size());
   if (!bytes.empty()) std::memcpy(room.data + sizeof(key_bytes) + key.size(), bytes.data(), bytes.size());
   commit(room);
+  return true;
+}
+
+bool Ring::put_step_time(const StepTimeRow& row) noexcept {
+  const Pin pin(*this);
+  if (!pin || memory_->step_row_count() == 0) return false;
+  ControlPage& control = memory_->control();
+  const std::uint64_t head = control.step_head.load(std::memory_order_relaxed);  // only this thread stores it
+  // Acquire: pairs with the release in Consumer::release_step_times(); the row's place was read.
+  if (head - control.step_tail.load(std::memory_order_acquire) >= memory_->step_row_count()) return false;
+  memory_->step_rows()[head % memory_->step_row_count()] = row;
+  control.step_head.store(head + 1, std::memory_order_release);  // pairs with Consumer::step_times()
   return true;
 }
 

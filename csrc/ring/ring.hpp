@@ -130,6 +130,7 @@ struct RingConfig {
   std::uint64_t device_lane_bytes = std::uint64_t{256} << 20;  // data_bytes of each lane
   std::uint64_t device_lane_slots = 16384;                     // slots of each lane
   std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // device memory for the device of a lane
+  bool step_times = false;  // whether there is a queue of times of steps (step_times.hpp)
 };
 
 /// Space that the holder must commit or abort, once. Empty if there was no room.
@@ -205,6 +206,10 @@ class Ring {
   /// Writes a record without rows that marks `step` and all earlier steps as complete (-1: announces that
   /// steps will be marked). Never waits. False if there is no room; the next marker includes this one.
   [[nodiscard]] bool mark_step_end(std::int64_t step) noexcept;
+
+  /// Adds a row to the queue of times of steps. One thread at a time. False if the queue is full, or if there
+  /// is none.
+  [[nodiscard]] bool put_step_time(const StepTimeRow& row) noexcept;
 
   /// False in a forked child and after close(). Every method checks it.
   bool usable() const noexcept { return !closed_.load(std::memory_order_relaxed) && guard_->here(); }

@@ -51,6 +51,7 @@ void check_sizes(const Sizes& sizes) {
   check_power_of_two("names_bytes", sizes.names_bytes, kMinNamesBytes, kMaxNamesBytes);
   if (sizes.order_entries != 0)
     check_power_of_two("order_entries", sizes.order_entries, kMinSlots, kMaxSlots * 16);
+  if (sizes.step_rows != 0) check_power_of_two("step_rows", sizes.step_rows, kStepTimeRows, kStepTimeRows);
 }
 
 /// Throws if less memory is available. `setting`: name of the setting with which the user can need less.
@@ -106,8 +107,10 @@ std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, std::uint64_t
   control.data_bytes = sizes.data_bytes;
   control.names_bytes = sizes.names_bytes;
   control.order_entries = sizes.order_entries;
+  control.step_rows = sizes.step_rows;
   control.names_offset = layout.names_offset;
   control.order_offset = layout.order_offset;
+  control.steps_offset = layout.steps_offset;
   control.slots_offset = layout.slots_offset;
   control.data_offset = layout.data_offset;
   control.total_bytes = layout.total_bytes;
@@ -184,9 +187,10 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   const std::uint64_t magic = control.magic;
   const std::uint32_t version = control.version;
   const std::uint64_t hash = control.layout;
-  const Sizes sizes{control.data_bytes, control.slots, control.names_bytes, control.order_entries};
-  const Layout stored{control.names_offset, control.order_offset, control.slots_offset, control.data_offset,
-                      control.total_bytes};
+  const Sizes sizes{control.data_bytes, control.slots, control.names_bytes, control.order_entries,
+                    control.step_rows};
+  const Layout stored{control.names_offset, control.order_offset, control.steps_offset,
+                      control.slots_offset, control.data_offset,  control.total_bytes};
   ::munmap(page, sizeof(ControlPage));
 
   if (magic != kRingMagic) throw std::invalid_argument(where + "no magic number at its start");
@@ -198,8 +202,9 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   check_sizes(sizes);
   const Layout layout = layout_for(sizes);
   if (stored.names_offset != layout.names_offset || stored.order_offset != layout.order_offset ||
-      stored.slots_offset != layout.slots_offset || stored.data_offset != layout.data_offset ||
-      stored.total_bytes != layout.total_bytes || file_bytes != layout.total_bytes) {
+      stored.steps_offset != layout.steps_offset || stored.slots_offset != layout.slots_offset ||
+      stored.data_offset != layout.data_offset || stored.total_bytes != layout.total_bytes ||
+      file_bytes != layout.total_bytes) {
     throw std::invalid_argument(where + "the offsets of its parts do not match its sizes (" +
                                 std::to_string(file_bytes) + " bytes, expected " +
                                 std::to_string(layout.total_bytes) + ")");
@@ -222,6 +227,7 @@ void RingMemory::map(const Layout& layout, const Sizes& sizes) {
   data_ = base_ + layout.data_offset;
   names_ = base_ + layout.names_offset;
   order_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base_ + layout.order_offset);
+  step_rows_ = reinterpret_cast<StepTimeRow*>(base_ + layout.steps_offset);
   sizes_ = sizes;
 }
 

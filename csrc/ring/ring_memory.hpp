@@ -72,6 +72,8 @@ class RingMemory {
   std::byte* data() const noexcept { return data_; }
   std::byte* names() const noexcept { return names_; }
   std::atomic<std::uint64_t>* order() const noexcept { return order_; }  // order_entries() words
+  StepTimeRow* step_rows() const noexcept { return step_rows_; }         // step_row_count() rows
+  std::uint64_t step_row_count() const noexcept { return sizes_.step_rows; }
   std::uint64_t slot_count() const noexcept { return sizes_.slots; }
   std::uint64_t data_bytes() const noexcept { return sizes_.data_bytes; }
   std::uint64_t names_bytes() const noexcept { return sizes_.names_bytes; }
@@ -103,6 +105,7 @@ class RingMemory {
   std::byte* data_ = nullptr;
   std::byte* names_ = nullptr;
   std::atomic<std::uint64_t>* order_ = nullptr;
+  StepTimeRow* step_rows_ = nullptr;
   Sizes sizes_;
   std::atomic<std::uint64_t> names_taken_{0};  // by take_names(); relaxed: orders no other access
 

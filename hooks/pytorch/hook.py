@@ -55,11 +55,13 @@ from tdcore.hooks.pytorch.registration import (
 )
 from tdcore.hooks.pytorch.steps import compiled_steps
 from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+from tdcore.hooks.pytorch.steps.phases import time_phases
 from tdcore.hooks.pytorch.steps.root import Root, root_name
 from tdcore.hooks.pytorch.steps.step_hooks import optimizer_step_hooks
 from tdcore.hooks.pytorch.takeover import take_over
 from tdcore.hooks.recorder import array_product
 from tdcore.hooks.step_number import StepNumber
+from tdcore.hooks.step_timer import REST
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
 
@@ -175,6 +177,7 @@ class Hook(FromConfiguration, TrainingDriver):
         with ExitStack() as stack:
             if not self._listens:
                 self._listens = True
+                stack.callback(time_phases(self, self._timer, self._recorder))
                 before, after = optimizer_step_hooks(weakref.ref(self))
                 stack.callback(register_optimizer_step_pre_hook(before).remove)
                 stack.callback(register_optimizer_step_post_hook(after).remove)
@@ -303,6 +306,7 @@ class Hook(FromConfiguration, TrainingDriver):
         root = self._roots[0].reference() if self._roots else None
         following = _GLOBAL if root is None else _TRAIN if root.training else _EVAL
         self._guarded("steps", self._start_by_hand, self._mode or following)
+        self._timer.enter(REST)
 
     # For the base class -----------------------------------------------------------------------------------
 

@@ -15,7 +15,15 @@ from datetime import timedelta
 
 from tdcore.errors import ConfigError
 
-__all__ = ["VARIABLES", "Variable", "apply_log_level", "disabled", "log_level", "system_interval"]
+__all__ = [
+    "VARIABLES",
+    "Variable",
+    "apply_log_level",
+    "disabled",
+    "log_level",
+    "measures_step_times",
+    "system_interval",
+]
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("", "0", "false", "no", "off")
@@ -42,6 +50,8 @@ VARIABLES = (
              "configuration of `tdcore run` and of the hook from a JSON file"),
     Variable("TDCORE_SYSTEM_INTERVAL", "0.1 to 60 seconds; `off`", "`0.5`",
              "interval of samples of the machine and the trainer's processes"),
+    Variable("TDCORE_STEP_TIMES", "`on`, `off`", "`on`",
+             "times of all steps, divided into phases (docs/step-times.md)"),
     Variable("TDCORE_SPOOL", "a folder", "`$XDG_STATE_HOME/tdcore/spool`, else `~/.local/state/tdcore/spool`",
              "folder of the spools: data that a bucket has not accepted yet"),
     Variable("TDCORE_CACHE", "a folder", "`$XDG_CACHE_HOME/tdcore`, else `~/.cache/tdcore`",
@@ -82,6 +92,14 @@ def system_interval(environment: Mapping[str, str] = os.environ) -> timedelta:
     if not 0.1 <= seconds <= 60:
         raise ConfigError(f"TDCORE_SYSTEM_INTERVAL must be 0.1 to 60 seconds, or off, got {text!r}")
     return timedelta(seconds=seconds)
+
+
+def measures_step_times(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether TDCORE_STEP_TIMES is on. Raises ConfigError for an invalid value."""
+    text = environment.get("TDCORE_STEP_TIMES", "").strip().lower() or "on"
+    if text not in ("on", "off"):
+        raise ConfigError(f"TDCORE_STEP_TIMES must be on or off, got {text!r}")
+    return text == "on"
 
 
 def apply_log_level(environment: Mapping[str, str] = os.environ) -> None:

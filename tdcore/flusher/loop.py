@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tdcore.flusher.control_requests import ControlRequests
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tdcore._core import Consumer
     from tdcore.flusher.compactor import Compactor
     from tdcore.flusher.index_summary import IndexSummary
-    from tdcore.flusher.system import SystemRecorder
+    from tdcore.flusher.recorders import RowRecorder
     from tdcore.flusher.upload_journal import UploadJournal
 
 __all__ = ["Flusher"]
@@ -58,7 +58,7 @@ class Flusher:
         attempt: Number of the attempt.
         options: Sizes and times.
         journal: Journal of this worker and attempt, if the sink is remote.
-        system: Takes samples of the machine; None: no samples.
+        recorders: Write further rows, such as samples of the machine.
         run_id: Stored in every index file and in the end file, so that readers detect files of another run.
         clock: Monotonic seconds.
     """
@@ -72,7 +72,7 @@ class Flusher:
         attempt: int,
         options: FlusherOptions | None = None,
         journal: UploadJournal | None = None,
-        system: SystemRecorder | None = None,
+        recorders: Sequence[RowRecorder] = (),
         run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,7 +97,7 @@ class Flusher:
             run_id=run_id,
             clock=clock,
         )
-        self._system = system
+        self._recorders = recorders
         self._control = ControlRequests(sink, attempt, self._options, consumer)
         self._compactor: Compactor | None = None  # made on first use: it imports pyarrow
         self._merge_check_due = False  # a file was written since the last check for overdue merges
@@ -127,7 +127,7 @@ class Flusher:
             ending = self._trainer_has_ended(producer_dead, now)
             self._reporter.heartbeat(now, self._writer.pipeline.trouble)
             self._control.poll(now)  # also while the sink fails
-            self._sample_system(now)
+            self._poll_recorders(now)
             worked = self._work(now, ending)
             if self._ended:
                 return True
@@ -218,9 +218,9 @@ class Flusher:
 
         With a full disk the records are counted as dropped. Otherwise a later flusher may still write them.
         """
-        if self._system is not None:
+        for recorder in self._recorders:
             with contextlib.suppress(SinkError):
-                self._system.finish(self._clock())
+                recorder.finish(self._clock())
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
         full = self._full_disk_patience() is not None
@@ -264,8 +264,8 @@ class Flusher:
         Raises SinkError until the end file is written.
         """
         if not self._end_written:
-            if self._system is not None:
-                self._system.finish(now)
+            for recorder in self._recorders:
+                recorder.finish(now)
             self._put_end()
             self._end_written = True
         if self._writer.pipeline.kept_back:
@@ -276,8 +276,8 @@ class Flusher:
                 compactor.finish()
             if self._writer.leftovers:
                 self._ledger.sweep()
-            if self._system is not None:
-                self._system.merge_all()
+            for recorder in self._recorders:
+                recorder.merge_all()
         except SinkError as error:
             if error.kind == "gone":
                 raise
@@ -285,10 +285,10 @@ class Flusher:
         self._ended = True
         return True
 
-    def _sample_system(self, now: float) -> None:
+    def _poll_recorders(self, now: float) -> None:
         try:
-            if self._system is not None:
-                self._system.poll(now)
+            for recorder in self._recorders:
+                recorder.poll(now)
         except SinkError as error:
             self._handle_sink_error(error, now)
 

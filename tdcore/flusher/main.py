@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     from tdcore.flusher.destination import open_destination
     from tdcore.flusher.loop import Flusher
     from tdcore.flusher.options import FlusherOptions
-    from tdcore.flusher.system import recorder_of
+    from tdcore.flusher.recorders import recorders_of
 
     options = FlusherOptions.from_json(job["options"])
     trainer = TrainerLiveness(job["trainer_pid"], job["pidfd"])
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             attempt=job["attempt"],
             options=options,
             journal=journal,
-            system=recorder_of(job, sink, options, job["trainer_pid"], continues=consumer.epoch > 1),
+            recorders=recorders_of(job, sink, options, job["trainer_pid"], consumer),
             run_id=job.get("run_id", ""),
         ).run(producer_dead=trainer.dead, wait=trainer.wait)
     return 0

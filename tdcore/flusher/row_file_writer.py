@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
@@ -28,7 +28,12 @@ from tdcore.sinks.base import (
     put_straight,
 )
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 __all__ = ["RowFileWriter"]
+
+Rows: TypeAlias = "Sequence[Any] | npt.NDArray[Any]"
 
 _MERGE_FAN_IN = 16  # files that become one
 
@@ -96,7 +101,7 @@ class RowFileWriter:
 
     def write(
         self,
-        rows: Sequence[Any],
+        rows: Rows,
         now: float,
         written: Callable[[], None],
         *,
@@ -173,7 +178,7 @@ class RowFileWriter:
     # In the thread of the write: the functions below use the sink and what only they change.
 
     def _write(
-        self, rows: Sequence[Any], first: int | None, written: Callable[[], None], last: bool
+        self, rows: Rows, first: int | None, written: Callable[[], None], last: bool
     ) -> Callable[[], None]:
         files, following = self._files, self._next
         if self._continues:

@@ -94,8 +94,11 @@ class RingConfig:
         return min(visible_nvidia_devices(), _MOST_LANES)
 
 
-def make_ring(config: RingConfig) -> _core.Ring:
-    """Create the ring with its memory. Raises ConfigError, or CaptureError if there is no shared memory."""
+def make_ring(config: RingConfig, *, step_times: bool = False) -> _core.Ring:
+    """Create the ring with its memory. Raises ConfigError, or CaptureError if there is no shared memory.
+
+    step_times: Whether the memory has a queue for times of steps.
+    """
     from tdcore import _core  # not at the top: RingConfig also exists if tdcore is disabled
 
     try:
@@ -110,6 +113,7 @@ def make_ring(config: RingConfig) -> _core.Ring:
             device_lane_bytes=config.device_ring_bytes,
             device_lane_slots=config.slots,
             device_arena_bytes=config.device_arena_bytes,
+            step_times=step_times,
         )
     except ValueError as error:
         raise ConfigError(f"RingConfig: {error}") from error

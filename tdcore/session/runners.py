@@ -139,7 +139,7 @@ class ThreadRunner:
         import pyarrow
 
         from tdcore import _core
-        from tdcore.flusher import compactor, flush_batch, system  # noqa: F401
+        from tdcore.flusher import compactor, flush_batch, recorders  # noqa: F401
 
         pyarrow.array(["the first use of pyarrow imports more modules"])
         try:
@@ -151,7 +151,7 @@ class ThreadRunner:
         """Run the flusher in this thread until the ring is closed and drained."""
         from tdcore.flusher import Flusher, FlusherOptions
         from tdcore.flusher.destination import open_destination
-        from tdcore.flusher.system import recorder_of
+        from tdcore.flusher.recorders import recorders_of
 
         options = FlusherOptions.from_json(self._job["options"])
         assert self._consumer is not None, "call start() before wait()"
@@ -164,9 +164,7 @@ class ThreadRunner:
                     attempt=self._job["attempt"],
                     options=options,
                     journal=journal,
-                    system=recorder_of(
-                        self._job, sink, options, os.getpid(), continues=self._consumer.epoch > 1
-                    ),
+                    recorders=recorders_of(self._job, sink, options, os.getpid(), self._consumer),
                     run_id=self._job.get("run_id", ""),
                 ).run()
         except Exception as error:

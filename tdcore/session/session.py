@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdcore import _core
-from tdcore.config.settings import system_interval
+from tdcore.config.settings import measures_step_times, system_interval
 from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.session import bucket_helper
@@ -112,7 +112,8 @@ class Session:
         self._here = flusher == "thread"  # whether this process itself may send requests to a bucket
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
-        self.ring = make_ring(ring or RingConfig())  # first, so that an invalid size creates no attempt
+        # First, so that an invalid size creates no attempt.
+        self.ring = make_ring(ring or RingConfig(), step_times=measures_step_times())
         try:
             spools = worker_spools(self.out_dir, worker) if is_remote(self.out_dir) else None
             place = _claim(

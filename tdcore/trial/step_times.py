@@ -46,4 +46,4 @@ def joined_steps(table: pa.Table) -> pa.Table:
     names = [name.removesuffix("_sum").removesuffix("_min") for name in grouped.column_names]
     schema = pa.schema([field for field in step_time_schema() if field.name != STEP_TIME_FILES.number])
     joined = grouped.rename_columns(names).select(schema.names).cast(schema)
-    return joined.sort_by([("time_ns", "ascending"), ("worker", "ascending")])
+    return joined.sort_by([("time_ns", "ascending"), ("step", "ascending")])

@@ -292,4 +292,33 @@ std::uint64_t Consumer::requests_posted() const noexcept {
   return memory()->here() ? memory()->control().requests_posted.load(std::memory_order_relaxed) : 0;
 }
 
+std::uint64_t Consumer::pending_step_times() const noexcept {
+  if (!usable()) return 0;
+  const ControlPage& control = memory()->control();
+  // Acquire: pairs with the release in Ring::put_step_time(); the rows below the head may be read. The tail
+  // is stored by this consumer, or by one that has ended.
+  const std::uint64_t count =
+      control.step_head.load(std::memory_order_acquire) - control.step_tail.load(std::memory_order_relaxed);
+  return std::min(count, memory()->step_row_count());
+}
+
+std::vector<StepTimeRow> Consumer::step_times(std::size_t most) const {
+  const auto count = std::min<std::uint64_t>(most, pending_step_times());
+  std::vector<StepTimeRow> rows;
+  if (count == 0) return rows;
+  rows.reserve(count);
+  const std::uint64_t tail = memory()->control().step_tail.load(std::memory_order_relaxed);
+  for (std::uint64_t i = 0; i < count; ++i)
+    rows.push_back(memory()->step_rows()[(tail + i) % memory()->step_row_count()]);
+  return rows;
+}
+
+void Consumer::release_step_times(std::uint64_t count) noexcept {
+  if (!usable()) return;
+  ControlPage& control = memory()->control();
+  const std::uint64_t tail = control.step_tail.load(std::memory_order_relaxed);
+  // Release: pairs with the acquire in Ring::put_step_time(); the rows were read.
+  control.step_tail.store(tail + std::min(count, pending_step_times()), std::memory_order_release);
+}
+
 }  // namespace tdcore

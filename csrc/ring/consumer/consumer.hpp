@@ -95,6 +95,14 @@ class Consumer {
   /// Passes a request of another kind to the trainer. False while the previous request has not been taken,
   /// and if the text is empty or longer than kControlTextBytes.
   [[nodiscard]] bool try_post_request(const std::string& text) noexcept;
+  /// Copies of the oldest rows in the queue of times of steps, at most `most`. They stay in the queue.
+  std::vector<StepTimeRow> step_times(std::size_t most) const;
+  /// Number of rows in the queue, and how many fit into it (0 without a queue).
+  std::uint64_t pending_step_times() const noexcept;
+  std::uint64_t step_time_slots() const noexcept { return memory()->step_row_count(); }
+  /// Removes the oldest `count` rows, at most those in the queue.
+  void release_step_times(std::uint64_t count) noexcept;
+
   /// Number of these requests since the ring was created, including requests of earlier consumers.
   std::uint64_t requests_posted() const noexcept;
 

@@ -21,8 +21,10 @@ from tdcore.hooks.pytorch.compile.tracing import (
 from tdcore.hooks.pytorch.forward.entries import is_running
 from tdcore.hooks.pytorch.steps.driver_state import EVAL, NONE_OPEN, PREDICT, TRAIN, WITH_GRADIENTS
 from tdcore.hooks.pytorch.steps.optimizer_steps import OptimizerSteps
+from tdcore.hooks.pytorch.steps.phases import look_for_phases
 from tdcore.hooks.pytorch.steps.root import Root
 from tdcore.hooks.pytorch.steps.shortfall import open_step, possible, saved_steps_without_update
+from tdcore.hooks.step_timer import FORWARD
 from tdcore.modes import ModeKeys
 
 __all__ = ["TrainingDriver"]
@@ -73,6 +75,7 @@ class TrainingDriver(OptimizerSteps):
                 trains = True
                 if not self._updates:
                     self._join_training(TRAIN)
+                    self._timer.enter(FORWARD)
                 elif self._busy:
                     self._start_training(TRAIN)
                 else:
@@ -82,6 +85,7 @@ class TrainingDriver(OptimizerSteps):
                 root.trained_in = self._updates
             else:
                 trains = self._find_step(root, module, args is None)
+                self._timer.enter(FORWARD)
         except Exception as error:
             self._fault("steps", error)
             return
@@ -99,6 +103,7 @@ class TrainingDriver(OptimizerSteps):
             for each in self._roots:
                 if not each.searched:
                     self._search(each)
+            look_for_phases()
         if module.training and torch.is_grad_enabled() and not root.by_itself:
             if entry:
                 root.entries.used = True

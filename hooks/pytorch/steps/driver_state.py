@@ -36,6 +36,7 @@ from tdcore.hooks.pytorch.forward.losses import LossHooks
 from tdcore.hooks.pytorch.parameters.grad_scaler import Scalers
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerNumbering
 from tdcore.hooks.pytorch.steps.root import Root
+from tdcore.hooks.step_timer import FORWARD
 from tdcore.modes import ModeKeys
 
 __all__ = ["EVAL", "NONE_OPEN", "PREDICT", "TRAIN", "WITH_GRADIENTS", "DriverState"]
@@ -50,6 +51,7 @@ class DriverState(BaseHook):
     """State that is shared by the parts of the hook."""
 
     _rank_and_size: tuple[int, int]
+    _step_phase = FORWARD
 
     def _start_driver(self) -> None:
         self._roots: list[Root] = []

@@ -76,6 +76,7 @@ class OptimizerSteps(StepTransitions):
         for root in roots if not evaluated else ():
             self._watch_entries(root)
         self._start_training(self._mode or TRAIN)
+        self._timer.begin_optimizer()
 
     def _learn_eval(self, optimizer: Optimizer) -> bool:
         """Detect roots that train in eval mode: their optimizer steps after a forward in eval mode."""

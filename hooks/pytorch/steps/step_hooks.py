@@ -123,6 +123,7 @@ def optimizer_step_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any]
         hook: TrainingDriver | None = hook_ref()
         if hook is None or hook._off:
             return None
+        hook._timer.begin_optimizer()
         try:
             if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
                 wrap = partial(ClosureWrapper, hook_ref, weakref.ref(optimizer))
@@ -139,6 +140,7 @@ def optimizer_step_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any]
         hook: TrainingDriver | None = hook_ref()
         if hook is None or hook._off:
             return
+        hook._timer.end_optimizer()
         try:
             identity = id(optimizer)
             if identity in hook._ours or hook._owns(optimizer):

@@ -118,6 +118,8 @@ class StepTransitions(DriverState):
         if self._may_be_attached:
             self._rest()
         self._clock.continue_step(suspended)
+        step, mode, mode_step = suspended.step_id
+        self._timer.begin(step, mode, mode_step, self._step_phase, self._recorder.spent_ns)
         if suspended.plan is not None and self._losses.modules:
             self._guarded("losses", self._attach_losses, suspended.plan)
 

@@ -1,0 +1,161 @@
+#include "ring/step_timer.hpp"
+
+#include <ctime>
+#include <utility>
+
+namespace tdcore {
+namespace {
+
+std::int64_t nanoseconds(clockid_t clock) noexcept {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::int64_t monotonic() noexcept { return nanoseconds(CLOCK_MONOTONIC); }
+
+/// The times and counts that were added to `row` after the copy `earlier`.
+StepTimeRow since(const StepTimeRow& row, const StepTimeRow& earlier) noexcept {
+  StepTimeRow later = row;
+  for (std::size_t i = 0; i < kPhases; ++i) later.phases[i] -= earlier.phases[i];
+  later.data_waits -= earlier.data_waits;
+  later.checkpoints -= earlier.checkpoints;
+  later.compiles -= earlier.compiles;
+  return later;
+}
+
+}  // namespace
+
+StepTimer::StepTimer(std::shared_ptr<Ring> ring) noexcept
+    : ring_(std::move(ring)), owner_(std::this_thread::get_id()) {}
+
+void StepTimer::begin(const Step& step, Phase phase, std::int64_t capture_ns) noexcept {
+  if (finished_) return;
+  owner_ = std::this_thread::get_id();
+  const std::int64_t now = monotonic();
+  if (!open_) open(now);
+  switch_to(phase, now);
+  if (named_ && has_split_) {
+    publish(split_, capture_ns);
+    row_ = since(row_, split_);
+    row_.time_ns = split_time_ns_;
+  } else if (named_) {
+    publish(row_, capture_ns);
+    open(now);
+  } else {
+    capture_seen_ = capture_ns;
+  }
+  row_.step = step.step;
+  row_.mode_step = step.mode_step;
+  row_.mode = step.mode;
+  named_ = true;
+  has_split_ = in_optimizer_ = false;
+}
+
+Phase StepTimer::enter(Phase phase) noexcept {
+  const Phase before = phase_;
+  // A compiler works before a step, and also in the middle of one.
+  const bool waits = phase == Phase::kData || (phase == Phase::kCompile && phase_ == Phase::kRest);
+  if (!open_ && waits && !finished_ && std::this_thread::get_id() == owner_) open(monotonic());
+  if (has_no_effect()) return before;
+  const std::int64_t now = monotonic();
+  if (!named_ && phase == Phase::kData && before != Phase::kData)
+    open(now);  // the first row begins with the last wait for data
+  switch_to(phase, now);
+  if (waits) begin_wait();
+  if (phase != before) {  // not a part of itself
+    row_.data_waits += phase == Phase::kData;
+    row_.checkpoints += phase == Phase::kCheckpoint;
+    row_.compiles += phase == Phase::kCompile;
+  }
+  if (phase == Phase::kForward || phase == Phase::kBackward || phase == Phase::kCompute) has_split_ = false;
+  return before;
+}
+
+void StepTimer::leave(Phase interrupted) noexcept {
+  if (has_no_effect()) return;
+  const bool waited = phase_ == Phase::kData && interrupted != Phase::kData;
+  switch_to(waited ? Phase::kRest : interrupted, monotonic());  // a forward or loss does not continue
+}
+
+void StepTimer::begin_optimizer() noexcept {
+  if (has_no_effect()) return;
+  in_optimizer_ = true;
+  has_split_ = false;
+  switch_to(Phase::kOptimizer, monotonic());
+}
+
+void StepTimer::end_optimizer() noexcept {
+  if (has_no_effect()) return;
+  in_optimizer_ = false;
+  switch_to(Phase::kRest, monotonic());
+}
+
+void StepTimer::end_forward() noexcept {
+  if (phase_ != Phase::kForward || has_no_effect()) return;
+  switch_to(Phase::kLoss, monotonic());
+}
+
+void StepTimer::end_backward(Phase interrupted) noexcept {
+  if (has_no_effect()) return;
+  Phase next = in_optimizer_ ? Phase::kOptimizer : Phase::kRest;  // a closure has called it
+  if (interrupted == Phase::kBackward || interrupted == Phase::kCompute) next = interrupted;
+  switch_to(next, monotonic());
+}
+
+void StepTimer::begin_gc() noexcept {
+  if (in_gc_ || has_no_effect()) return;
+  in_gc_ = true;
+  before_gc_ = phase_;
+  switch_to(Phase::kGc, monotonic());
+}
+
+void StepTimer::end_gc() noexcept {
+  if (!in_gc_ || std::this_thread::get_id() != owner_) return;
+  in_gc_ = false;
+  if (!has_no_effect()) switch_to(before_gc_, monotonic());
+}
+
+void StepTimer::finish(std::int64_t capture_ns) noexcept {
+  if (finished_) return;
+  finished_ = true;
+  if (!open_ || !named_) return;
+  if (has_split_) {
+    row_ = split_;
+  } else if (phase_ != Phase::kRest) {
+    switch_to(Phase::kRest, monotonic());
+  }
+  publish(row_, capture_ns);
+}
+
+void StepTimer::switch_to(Phase phase, std::int64_t now) noexcept {
+  row_.phases[static_cast<std::size_t>(phase_)] += now - last_;
+  last_ = now;
+  phase_ = phase;
+}
+
+void StepTimer::open(std::int64_t now) noexcept {
+  row_ = StepTimeRow{};
+  row_.gpu_ns = -1;
+  row_.time_ns = nanoseconds(CLOCK_REALTIME);
+  last_ = now;
+  open_ = true;
+  has_split_ = false;
+}
+
+/// Copies the row, if this is the first wait after the last forward, backward or optimizer.
+void StepTimer::begin_wait() noexcept {
+  if (has_split_ || !named_) return;
+  split_ = row_;
+  split_time_ns_ = nanoseconds(CLOCK_REALTIME);
+  has_split_ = true;
+}
+
+void StepTimer::publish(StepTimeRow row, std::int64_t capture_ns) noexcept {
+  row.capture_ns = capture_ns - capture_seen_;
+  row.number = next_number_++;
+  capture_seen_ = capture_ns;
+  (void)ring_->put_step_time(row);
+}
+
+}  // namespace tdcore

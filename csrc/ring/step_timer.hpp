@@ -1,0 +1,82 @@
+// step_timer.hpp: the stopwatch of a training: the time of each step, divided into phases.
+//
+// At each moment the trainer is in one phase. Each method reads the clock once and adds the time since the
+// last method to the phase that ends, so the phases of a row add up to its duration, and the rows follow one
+// another without a gap.
+//
+// A row begins when the script begins to wait for the data of the step, or with begin() if it does not wait.
+// Whether a wait belongs to the next step is known only when the next step begins: a wait can be followed by
+// a further forward of the same step (gradient accumulation). So the row is copied at the first wait, and
+// begin() splits the row there, unless a forward, backward or optimizer of the same step has followed.
+//
+// Threads: all methods run under the GIL. Calls of threads other than the trainer's (the thread of the last
+// begin()) have no effect, except begin(). Fork: in a child, rows are dropped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include "ring/ring.hpp"
+#include "ring/step_times.hpp"
+
+namespace tdcore {
+
+class StepTimer {
+ public:
+  explicit StepTimer(std::shared_ptr<Ring> ring) noexcept;
+
+  struct Step {
+    std::int64_t step = 0;
+    std::int64_t mode_step = 0;
+    std::int32_t mode = 0;
+  };
+
+  /// The step begins, or continues after another one, in `phase`. capture_ns: time in tdcore so far.
+  void begin(const Step& step, Phase phase, std::int64_t capture_ns) noexcept;
+
+  /// Ends the current phase. Returns this phase, for leave().
+  Phase enter(Phase phase) noexcept;
+  /// Ends the current phase, and continues a phase that was interrupted.
+  void leave(Phase interrupted) noexcept;
+
+  /// The optimizer begins or ends its work.
+  void begin_optimizer() noexcept;
+  void end_optimizer() noexcept;
+  /// The forward of the model has ended, if it is the current phase.
+  void end_forward() noexcept;
+  /// A backward has ended, which had interrupted a phase.
+  void end_backward(Phase interrupted) noexcept;
+  /// A pause of the garbage collector begins or ends.
+  void begin_gc() noexcept;
+  void end_gc() noexcept;
+
+  /// Ends the last row. A last wait for data, or a last rest, is left out: the training is over.
+  void finish(std::int64_t capture_ns) noexcept;
+
+ private:
+  bool has_no_effect() const noexcept { return !open_ || finished_ || std::this_thread::get_id() != owner_; }
+  void switch_to(Phase phase, std::int64_t now) noexcept;
+  void open(std::int64_t now) noexcept;
+  void begin_wait() noexcept;
+  void publish(StepTimeRow row, std::int64_t capture_ns) noexcept;
+
+  const std::shared_ptr<Ring> ring_;
+  std::thread::id owner_;
+  StepTimeRow row_{};               // the current row
+  StepTimeRow split_{};             // the row when the wait began; its gpu_ns is not used
+  std::int64_t split_time_ns_ = 0;  // CLOCK_REALTIME of this moment
+  std::int64_t last_ = 0;           // CLOCK_MONOTONIC of the last change of the phase
+  std::int64_t capture_seen_ = 0;   // capture_ns of the last begin()
+  std::uint64_t next_number_ = 0;
+  Phase phase_ = Phase::kRest;
+  Phase before_gc_ = Phase::kRest;
+  bool open_ = false;       // there is a row
+  bool named_ = false;      // the row has the numbers of a step
+  bool has_split_ = false;  // split_ is in use
+  bool in_gc_ = false;
+  bool in_optimizer_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace tdcore

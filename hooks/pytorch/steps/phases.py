@@ -1,0 +1,67 @@
+"""The functions of PyTorch, and of libraries around it, that are phases of a step.
+
+Threads: see phase_signals.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tdcore.hooks.phase_signals import PhaseSignals, Signal, begin_compilation, end_compilation
+from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frames
+from tdcore.hooks.recorder import Recorder
+from tdcore.hooks.step_timer import BACKWARD, CHECKPOINT, DATA, NullStepTimer
+
+__all__ = ["look_for_phases", "time_phases"]
+
+_SIGNALS = (
+    Signal("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", DATA),
+    Signal("torch.utils.data.dataloader", "DataLoader.__iter__", DATA),
+    Signal("torch.autograd", "_engine_run_backward", BACKWARD),
+    Signal("torch.autograd.graph", "_engine_run_backward", BACKWARD),
+    Signal("torch", "save", CHECKPOINT),
+    Signal("torch.serialization", "save", CHECKPOINT),
+    Signal("torch.distributed.checkpoint", "save", CHECKPOINT),
+    Signal("safetensors.torch", "save_file", CHECKPOINT),
+    Signal("safetensors.torch", "save_model", CHECKPOINT),
+    Signal("transformers.trainer", "Trainer._save_checkpoint", CHECKPOINT),
+    Signal("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
+    Signal("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
+)
+
+
+def _hide(function: Any) -> None:
+    never_trace(function)
+    skip_frames(function)
+
+
+_signals = PhaseSignals(_SIGNALS, _hide)
+
+
+def time_phases(hook: Any, timer: Any, recorder: Recorder) -> Callable[[], object]:
+    """Report phases to the stopwatch of a hook. Returns a function that ends the last step and the reports.
+
+    The function is called when the hook is deleted, if it was not called before.
+    """
+    if isinstance(timer, NullStepTimer):
+        return lambda: None
+    _signals.install(timer)
+    look_for_phases()
+    return weakref.finalize(hook, _end, timer, recorder)
+
+
+def look_for_phases() -> None:
+    """Find libraries that were imported since the first hook was created."""
+    _signals.look_again()
+    handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+    if handler is not None and begin_compilation not in handler.start_callbacks:
+        handler.register_start_callback(begin_compilation)
+        handler.register_end_callback(end_compilation)
+
+
+def _end(timer: Any, recorder: Recorder) -> None:
+    _signals.remove(timer)
+    timer.finish(recorder.spent_ns)
