@@ -42,10 +42,10 @@ class Dataloader:
         container.
 
         The number of processes is not recorded. The rule takes the child processes of the trainer from the
-        system samples (`trainer_processes` minus 1), on average over the newest 15 minutes of these steps. So
-        child processes with other tasks are counted too. No child process counts as one, because the trainer
-        loads the data itself. On a machine with several trainers of the training, the number is multiplied by
-        the number of trainers.
+        system samples (`trainer_processes` minus 1): for too few processes their largest number, and for too
+        many their mean, in the newest 15 minutes of these steps. So child processes with other tasks are
+        counted too. No child process counts as one, because the trainer loads the data itself. On a machine
+        with several trainers of the training, the number is multiplied by the number of trainers.
 
         With compat=True the rule decides as smdebug does: the number of processes alone decides, and the wait
         does not count.
@@ -107,10 +107,13 @@ class Dataloader:
             if loaders is None:
                 window.judged(-1)
                 continue
-            percent = 100 * max(1.0, loaders.processes) * loaders.trainers / loaders.cores
+            percent, most = (
+                100 * max(1.0, number) * loaders.trainers / loaders.cores
+                for number in (loaders.processes, loaders.most)
+            )
             wait = half.share("data_ns")
-            if percent < self.min_threshold and (self.compat or wait >= self.min_wait):
-                yield self._finding(half, loaders, percent, wait, "few")
+            if most < self.min_threshold and (self.compat or wait >= self.min_wait):
+                yield self._finding(half, loaders, most, wait, "few")
             elif percent > self.max_threshold:
                 yield self._finding(half, loaders, percent, wait, "many")
 
@@ -120,8 +123,8 @@ class Dataloader:
         trainers = "" if loaders.trainers == 1 else f" for each of {loaders.trainers} trainers"
         children = (
             "the trainer loads the data itself, because it has no child process"
-            if loaders.processes < 0.5
-            else f"there are {loaders.processes:.1f} child processes on average"
+            if not loaders.most
+            else f"there are up to {loaders.most:,} child processes, and {loaders.processes:.1f} on average"
         )
         effect = (
             f"the training waits for data for {wait:.0f} % of the time"
@@ -135,6 +138,7 @@ class Dataloader:
             numbers={
                 "kind": kind,
                 "processes": loaders.processes,
+                "most_processes": loaders.most,
                 "trainers": loaders.trainers,
                 "cores": loaders.cores,
                 "percent": percent,

@@ -32,7 +32,8 @@ Ints = npt.NDArray[np.int64]
 
 _KEPT_TIMES = 64  # newest outliers whose seconds are looked up in the system samples
 _CONCENTRATED = 0.25  # share of the extra time in one phase, above the phase's share of a usual step
-_SPREAD_FACTOR = 3  # for extra time that is spread over all phases
+_SPREAD_FACTOR = 3  # for extra time that is in all phases, or in the model
+_MODEL = ("forward", "loss", "backward", "optimizer", "compute")  # other programs slow down these
 _SQUARE_BITS = 20
 
 
@@ -56,9 +57,10 @@ class StepOutlier:
         another, and if their extra time, compared with the mean of the other steps, is at least `min_share`
         percent of the whole time.
 
-        The extra time must be in one phase, which then has a larger share of it than of the usual steps. If
-        the extra time is in all phases, as usual when other programs take the CPU, three times `min_share` is
-        needed.
+        If the extra time is in data, rest, checkpoints, compilations or the garbage collector, this is
+        enough. The phase must have a larger share of the extra time than of the usual steps. Otherwise the
+        extra time is in the model or in all phases, as usual when other programs take the CPU, and three
+        times `min_share` is needed.
 
         With compat=True the rule decides as smdebug does: mean and sigma are those of all steps so far, and
         more than `n_outliers` outliers among all steps are enough. Then almost every long training has a
@@ -172,7 +174,7 @@ class StepOutlier:
         more = extra[1:] / max(extra[0], 1.0) - usual[1:] / max(usual[0], 1.0)
         at = int(np.argmax(more))
         phase = PHASES[at] if more[at] >= _CONCENTRATED else ""
-        needed = self.min_share * (1 if phase else _SPREAD_FACTOR)
+        needed = self.min_share * (_SPREAD_FACTOR if phase in ("", *_MODEL) else 1)
         if share >= needed or self.compat:
             yield self._finding(
                 half,

@@ -34,6 +34,7 @@ class _History:
     """Bins of one worker's samples. numbers: number of the bin in each place; -1 if the place is empty.
 
     sums, counts: sum of thousandths and number of values, one row per place and one column per value.
+    most: largest number of processes.
     """
 
     host: str
@@ -41,6 +42,7 @@ class _History:
     numbers: Ints = field(default_factory=lambda: np.full(_BINS, -1, dtype=np.int64))
     sums: Ints = field(default_factory=lambda: np.zeros((_BINS, len(_COLUMNS)), dtype=np.int64))
     counts: Ints = field(default_factory=lambda: np.zeros((_BINS, len(_COLUMNS)), dtype=np.int32))
+    most: Ints = field(default_factory=lambda: np.zeros(_BINS, dtype=np.int32))
 
     def add(self, time_ns: Ints, values: Floats) -> None:
         """Add samples. values: NaN where a value is not known."""
@@ -49,17 +51,23 @@ class _History:
         numbers, values = numbers[keep], values[keep]
         places = numbers % _BINS
         fresh = np.unique(places[self.numbers[places] < numbers])
-        self.sums[fresh], self.counts[fresh] = 0, 0
+        self.sums[fresh], self.counts[fresh], self.most[fresh] = 0, 0, 0
         self.numbers[places] = numbers
         known = np.isfinite(values)
         whole = np.rint(1000 * np.clip(np.where(known, values, 0.0), -1e12, 1e12)).astype(np.int64)
         np.add.at(self.sums, places, whole)
         np.add.at(self.counts, places, known.astype(np.int32))
+        np.maximum.at(self.most, places, np.nan_to_num(values[:, -1]).clip(0, 1 << 30).astype(np.int32))
+
+    def places(self, bins: Ints) -> Ints:
+        """The places of those bins that have samples."""
+        places = bins % _BINS
+        found: Ints = places[self.numbers[places] == bins]
+        return found
 
     def means(self, bins: Ints) -> Floats:
         """Mean of each column over these bins; NaN without a value."""
-        places = bins % _BINS
-        there = places[self.numbers[places] == bins]
+        there = self.places(bins)
         counts = self.counts[there].sum(axis=0)
         known = np.where(counts > 0, self.sums[there].sum(axis=0) / 1000.0 / np.maximum(counts, 1), np.nan)
         return np.asarray(known)
@@ -145,12 +153,14 @@ class Loaders:
     """Processes that load data on one machine.
 
     Attributes:
-        processes: Child processes of this worker's trainer.
+        processes: Mean number of child processes of this worker's trainer.
+        most: Their largest number.
         trainers: Number of trainers of the training on the machine.
         cores: Number of cores of the machine, or the limit of the container.
     """
 
     processes: float
+    most: int
     trainers: int
     cores: float
 
@@ -162,12 +172,18 @@ def loader_processes(
     own = memory.get(("machine", attempt, worker))
     if own is None:
         return None
-    processes = own.means(_bins(start_ns, end_ns))[-1]
+    bins = _bins(start_ns, end_ns)
+    processes = own.means(bins)[-1]
     of_host = list(_of_host(memory, attempt, own.host))
     cores = max(history.cores for _, history in of_host)
     if not np.isfinite(processes) or not cores:
         return None
-    return Loaders(processes=max(float(processes) - 1.0, 0.0), trainers=len(of_host), cores=cores)
+    return Loaders(
+        processes=max(float(processes) - 1.0, 0.0),
+        most=max(int(own.most[own.places(bins)].max()) - 1, 0),
+        trainers=len(of_host),
+        cores=cores,
+    )
 
 
 def _bins(start_ns: int, end_ns: int) -> Ints:

@@ -38,11 +38,12 @@ def every(interval: int, phase: str, ms: float, number: int = 1200) -> Trace:
 @pytest.mark.proves("TDC208", "fires")
 @pytest.mark.parametrize("phase", ["data", "rest", "checkpoint", "gc", "forward"])
 def test_periodic_slow_steps_are_found_with_their_phase(tmp_path: Path, phase: str) -> None:
-    found, verdict = judged_trace_in_a_run(StepOutlier(), tmp_path, every(25, phase, 400.0))
+    ms = 800.0 if phase == "forward" else 400.0
+    found, verdict = judged_trace_in_a_run(StepOutlier(), tmp_path, every(25, phase, ms))
     assert verdict.status is Status.ISSUE
     assert {each.numbers["kind"] for each in found} == {phase}
     newest = found[-1]
-    assert newest.numbers["outlier_ms"] == pytest.approx(452, abs=3)
+    assert newest.numbers["outlier_ms"] == pytest.approx(52 + ms, abs=3)
     assert newest.numbers["usual_ms"] == pytest.approx(52, abs=1)
     assert (newest.mode, newest.worker, newest.step) == ("TRAIN", "worker_0", newest.mode_step)
     assert f"of it in the phase {phase!r}" in newest.why
@@ -97,6 +98,12 @@ def test_smdebug_counts_outliers_among_all_steps_above_the_mean() -> None:
     found, _ = judge(StepOutlier(compat=True), trace)
     assert found
     assert found[-1].numbers["limit_ms"] == pytest.approx(28, abs=0.1)
+
+
+def test_extra_time_in_the_model_must_be_three_times_as_long() -> None:
+    assert judge(StepOutlier(), every(25, "rest", 400.0))[0]
+    assert not judge(StepOutlier(), every(25, "backward", 400.0))[0]  # 24 % of the time
+    assert judge(StepOutlier(), every(25, "backward", 800.0))[0]
 
 
 def test_a_mode_can_be_chosen() -> None:
