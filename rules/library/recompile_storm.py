@@ -57,7 +57,7 @@ class RecompileStorm:
     threshold: float = 5.0
     min_compiles: int = 5
     patience: int = 20
-    min_steps: int = 32
+    min_steps: int = 8
     min_seconds: float = 10.0
 
     def __post_init__(self) -> None:

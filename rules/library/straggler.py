@@ -90,7 +90,8 @@ class Straggler:
 
     def needs(self) -> Need:
         """Times of steps of all ranks."""
-        return step_need(self, more=" of all of two or more ranks", workers=2)
+        ranks = " of all of two or more ranks, which Hook(include_workers='all') records"
+        return step_need(self, more=ranks, workers=2)
 
     def check(self, window: Window) -> Iterator[Finding]:
         """At most one finding per mode and scan."""

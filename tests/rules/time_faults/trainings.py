@@ -36,6 +36,7 @@ FAULTS = {
 }
 FEATURES, BATCH = 512, 32
 START_SECONDS = 60
+MORE = torch.zeros(8 << 20)  # makes a checkpoint larger
 
 
 class Items(Dataset[Any]):
@@ -79,7 +80,12 @@ def train(place: str, fault: str, seconds: float, rank: int = 0, world: int = 1)
     model: nn.Module = nn.parallel.DistributedDataParallel(plain) if world > 1 else plain
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    hook = Hook(place, save_config=td.SaveConfig(save_interval=200), include_collections=["losses"])
+    hook = Hook(
+        place,
+        save_config=td.SaveConfig(save_interval=200),
+        include_collections=["losses"],
+        include_workers="all",
+    )
     hook.register_module(model)
     hook.register_loss(criterion)
     run = torch.compile(model, backend="aot_eager", dynamic=False) if "recompiles" in fault else model
@@ -88,7 +94,8 @@ def train(place: str, fault: str, seconds: float, rank: int = 0, world: int = 1)
     while not over(end, world):
         for inputs, labels in batches:
             if fault == "recompiles":
-                inputs, labels = inputs[: 1 + step % BATCH], labels[: 1 + step % BATCH]
+                size = 1 + step // 4 % BATCH
+                inputs, labels = inputs[:size], labels[:size]
             optimizer.zero_grad()
             loss = criterion(run(inputs), labels)
             loss.backward()
@@ -116,10 +123,10 @@ def cost_time(fault: str, step: int, place: str, model: nn.Module) -> None:
             file.flush()
             os.fsync(file.fileno())
     elif "checkpoints" in fault and step % (4 if fault == "checkpoints" else 400) == 3:
-        state = {**model.state_dict(), "more": torch.randn(8 << 20)}
+        state = {**model.state_dict(), "more": MORE}
         torch.save(state, f"{place}.pt")
     elif fault == "slow_steps" and step % 25 == 24:
-        time.sleep(0.7)
+        time.sleep(0.2)
 
 
 def main() -> None:
