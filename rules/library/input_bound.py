@@ -145,7 +145,7 @@ class InputBound:
 _CAUSES = {
     "bursts": ". Few batches are very late, and the others are in time",
     "disk": ". The disk limits the loading of data, so more workers do not help",
-    "cpu": ". The CPUs limit the loading of data, so more workers do not help",
+    "cpu": ". All cores are busy, with this training or with other programs, so more workers do not help",
     "workers": ". There are idle cores, so more workers help",
     "unknown": "",
 }
@@ -153,7 +153,8 @@ _DO = {
     "bursts": "keep the DataLoader workers between epochs (persistent_workers=True), raise "
     "prefetch_factor, and look for samples or files that are much larger than the others",
     "disk": "read fewer and larger files, compress the data, or copy the data to a faster local disk",
-    "cpu": "make the transforms cheaper, do them once before the training or on the GPU, or use a machine "
+    "cpu": "look for other programs on the machine; make the transforms cheaper, do them once before the "
+    "training or on the GPU, or use a machine "
     "with more cores",
     "workers": "raise num_workers of the DataLoader, step by step, and set pin_memory=True for a GPU",
     "unknown": "raise num_workers of the DataLoader if the machine has idle cores; otherwise make the "

@@ -56,7 +56,7 @@ class RecompileStorm:
 
     threshold: float = 5.0
     min_compiles: int = 5
-    patience: int = 20
+    patience: int = 10
     min_steps: int = 8
     min_seconds: float = 10.0
 

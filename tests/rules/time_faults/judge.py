@@ -23,11 +23,10 @@ LONG_SECONDS = 22.0  # for two ranks, and for a rule that needs samples of the t
 
 def trained(place: Path, fault: str) -> Path:
     """Train in processes of their own; return the path of the run."""
-    seconds = (
-        LONG_SECONDS
-        if any(each in fault for each in ("workers", "rank", "recompiles", "slow_steps"))
-        else SECONDS
-    )
+    is_long = any(each in fault for each in ("workers", "rank", "slow_steps", "recompiles"))
+    seconds = LONG_SECONDS if is_long else SECONDS
+    if fault == "recompiles":
+        seconds *= 2  # compilations are slow, and the rule needs 27 steps
     world = 2 if "slow_rank" in fault else 1
     command = [sys.executable, "-m", "tests.rules.time_faults.trainings", str(place), fault, str(seconds)]
     ranks = [

@@ -94,7 +94,7 @@ def train(place: str, fault: str, seconds: float, rank: int = 0, world: int = 1)
     while not over(end, world):
         for inputs, labels in batches:
             if fault == "recompiles":
-                size = 1 + step // 4 % BATCH
+                size = 1 + step // 2 % BATCH
                 inputs, labels = inputs[:size], labels[:size]
             optimizer.zero_grad()
             loss = criterion(run(inputs), labels)
