@@ -87,7 +87,7 @@ class InputBound:
     samples_optional: ClassVar[bool] = True
 
     threshold: float = 30.0
-    min_wait_ms: float = 2.0
+    min_wait_ms: float = 5.0
     patience: int = 20
     min_steps: int = 32
     min_seconds: float = 10.0
@@ -154,8 +154,7 @@ _DO = {
     "prefetch_factor, and look for samples or files that are much larger than the others",
     "disk": "read fewer and larger files, compress the data, or copy the data to a faster local disk",
     "cpu": "look for other programs on the machine; make the transforms cheaper, do them once before the "
-    "training or on the GPU, or use a machine "
-    "with more cores",
+    "training or on the GPU, or use a machine with more cores",
     "workers": "raise num_workers of the DataLoader, step by step, and set pin_memory=True for a GPU",
     "unknown": "raise num_workers of the DataLoader if the machine has idle cores; otherwise make the "
     "transforms cheaper. System samples show which of the two helps",

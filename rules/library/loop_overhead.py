@@ -76,7 +76,7 @@ class LoopOverhead:
 
     threshold: float = 30.0
     gc_threshold: float = 10.0
-    min_ms: float = 2.0
+    min_ms: float = 5.0
     patience: int = 20
     min_steps: int = 32
     min_seconds: float = 10.0
