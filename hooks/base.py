@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
@@ -44,7 +45,7 @@ from tdcore.hooks.rule_capture import with_rules
 from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.script_values import ScriptValues
 from tdcore.hooks.shortfall import Possible, Shortfalls
-from tdcore.hooks.step_timer import COMPUTE, step_timer
+from tdcore.hooks.step_timer import COMPUTE, phase_number, step_timer
 from tdcore.hooks.stop_requests import StopRequests
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
@@ -169,6 +170,26 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     def time_spent(self) -> timedelta:
         """Time that the training's threads spent in the hook in saved steps, including native calls."""
         return timedelta(microseconds=self._recorder.spent_ns / 1000)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block as a phase of the step (Trial.steps_time()).
+
+        This is for work that the hook does not detect, such as a batch that no DataLoader returns:
+        `with hook.phase("data"): batch = next(batches)`. A wait for data before a step belongs to that step.
+
+        Args:
+            name: "data", "forward", "loss", "backward", "optimizer", "compute", "checkpoint" or "compile".
+
+        Raises:
+            ConfigError: There is no such phase.
+        """
+        phase = phase_number(name)
+        interrupted = self._timer.enter(phase)
+        try:
+            yield
+        finally:
+            self._timer.leave(interrupted)
 
     def flush(self, timeout: timedelta | None = None) -> bool:
         """Wait until everything captured so far can be read in the run, without ending the capture.

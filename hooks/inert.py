@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
@@ -75,6 +76,10 @@ class Hook(HookState):
     def set_mode(self, mode: ModeKeys) -> None:
         """Store the mode, for the property `mode`."""
         self._mode = mode.value if isinstance(mode, ModeKeys) else 0  # arguments are not checked
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager that does nothing."""
+        return nullcontext()
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing."""

@@ -8,17 +8,29 @@ from __future__ import annotations
 from typing import Any
 
 from tdcore.config.settings import measures_step_times
+from tdcore.errors import ConfigError
 from tdcore.format.step_times import PHASES
 
 __all__ = [
     "BACKWARD", "CHECKPOINT", "COMPILE", "COMPUTE", "DATA", "FORWARD", "LOSS", "OPTIMIZER", "REST",
-    "NullStepTimer", "step_timer",
+    "NullStepTimer", "phase_number", "step_timer",
 ]  # fmt: skip
 
 REST, DATA, FORWARD, LOSS, BACKWARD, OPTIMIZER, COMPUTE, CHECKPOINT, COMPILE = map(
     PHASES.index,
     ("rest", "data", "forward", "loss", "backward", "optimizer", "compute", "checkpoint", "compile"),
 )
+
+
+_NOT_FOR_SCRIPTS = ("rest", "gc")
+
+
+def phase_number(name: str) -> int:
+    """The number of a phase that a script can enter. Raises ConfigError for any other name."""
+    if name in PHASES and name not in _NOT_FOR_SCRIPTS:
+        return PHASES.index(name)
+    names = ", ".join(phase for phase in PHASES if phase not in _NOT_FOR_SCRIPTS)
+    raise ConfigError(f"phase is {name!r}; it can be {names}")
 
 
 class NullStepTimer:

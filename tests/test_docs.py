@@ -176,3 +176,18 @@ def test_the_command_lines_about_rules_are_read(monkeypatch: pytest.MonkeyPatch)
     for line in text.splitlines():
         _, _, command, *arguments = shlex.split(line)
         rules.commands[command].make_context(command, arguments)
+
+
+def test_the_page_about_times_of_steps_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading, naming = blocks("docs/step-times.md")
+    model = Net()
+    hook = Hook("runs/demo", flusher="thread")
+    hook.register_module(model)
+    names: dict[str, Any] = {"hook": hook, "model": model, "batches": iter([torch.randn(8, 4)])}
+    exec(naming, names | {"upload": lambda state: None})
+    train(model, nn.CrossEntropyLoss(), steps=6)
+    hook.close()
+    exec(reading, names)
+    assert names["times"].num_rows == 6
+    assert list(names["slow"].columns)[:2] == ["mode", "mode_step"]

@@ -49,7 +49,7 @@ void StepTimer::begin(const Step& step, Phase phase, std::int64_t capture_ns) no
   row_.mode_step = step.mode_step;
   row_.mode = step.mode;
   named_ = true;
-  has_split_ = in_optimizer_ = false;
+  has_split_ = false;  // in_optimizer_ stays: a closure can begin a step
 }
 
 Phase StepTimer::enter(Phase phase) noexcept {
@@ -79,15 +79,15 @@ void StepTimer::leave(Phase interrupted) noexcept {
 }
 
 void StepTimer::begin_optimizer() noexcept {
+  if (std::this_thread::get_id() == owner_) in_optimizer_ = true;  // its closure can begin the first step
   if (has_no_effect()) return;
-  in_optimizer_ = true;
   has_split_ = false;
   switch_to(Phase::kOptimizer, monotonic());
 }
 
 void StepTimer::end_optimizer() noexcept {
+  if (std::this_thread::get_id() == owner_) in_optimizer_ = false;
   if (has_no_effect()) return;
-  in_optimizer_ = false;
   switch_to(Phase::kRest, monotonic());
 }
 

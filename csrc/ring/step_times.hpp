@@ -17,7 +17,7 @@
 
 namespace tdcore {
 
-/// What a trainer does at a moment. The order is that of tdcore/format/step_times.py.
+/// Activity of a trainer at a moment. The order is that of tdcore/format/step_times.py.
 enum class Phase : std::uint32_t {
   kRest,        // none of the others
   kData,        // the script waits for its next batch

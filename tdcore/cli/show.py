@@ -12,6 +12,7 @@ import typer
 from tdcore.cli.gaps import missing_lines
 from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
+from tdcore.cli.show_time import show_time
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
@@ -52,6 +53,7 @@ def command(
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
     ] = None,
+    time: Annotated[bool, typer.Option("--time", help="Show where the time of the steps goes.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the statistics and history of each tensor; for one tensor also its steps and a histogram.
@@ -62,13 +64,19 @@ def command(
 
       [bold]tdcore show runs/demo gradient/Net_fc.weight --step 40[/]  one tensor, and its histogram at step
       40
+
+      [bold]tdcore show runs/demo --time[/]                            time of the steps, by phase
     """
     if stat not in STATS:
         raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
     from tdcore.trial import create_trial
 
     with closing(create_trial(run, attempt=attempt)) as trial:
-        names, of_mode = _chosen(trial, tensor), _mode(mode)
+        of_mode = _mode(mode)
+        if time:
+            show_time(trial, of_mode, attempt, json_output=json_output)
+            return
+        names = _chosen(trial, tensor)
         if not json_output:
             missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
             lines = missing_lines(missing, len(trial.modes()))

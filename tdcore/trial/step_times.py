@@ -1,4 +1,4 @@
-"""read_step_times: the times of the steps of a run, one row per step. Threads: see Trial; no state."""
+"""The times of the steps of a run. Threads: see Trial; no state."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def read_step_times(
     workers: Sequence[str] | None,
     mode: str | None = None,
 ) -> pa.Table:
-    """Times of the steps of these attempts and workers (None: all workers), sorted by time. See read_rows.
+    """Times of steps of these attempts and workers (None: all workers), as they were measured; see read_rows.
 
     mode: Only steps of this mode.
     """
     table = read_rows(STEP_TIME_FILES, sink, run_id, attempts, workers)
     if mode is not None:
         table = table.filter(pc.equal(table["mode"].cast(pa.string()), mode))
-    return joined_steps(table)
+    return table
 
 
 def joined_steps(table: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
 from tdcore.trial.row_files import read_rows
-from tdcore.trial.step_times import read_step_times
+from tdcore.trial.step_times import joined_steps, read_step_times
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -137,6 +137,7 @@ class TrialTables(TrialRun):
         mode: ModeKeys | None = None,
         workers: str | Iterable[str] | None = None,
         attempt: int | None = None,
+        intervals: bool = False,
     ) -> pa.Table:
         """Times of all steps, saved or not: one row per step and worker, sorted by time.
 
@@ -148,6 +149,8 @@ class TrialTables(TrialRun):
             mode: Only steps of this mode.
             workers: Only workers of these names.
             attempt: Only this attempt. None: the attempt of create_trial(), or all attempts.
+            intervals: Return the rows as they were measured, with their numbers in the column `row`. A step
+                that another step interrupts has several rows; a missing number is a row that was lost.
 
         Raises:
             InvalidAttempt: The run has no such attempt.
@@ -155,7 +158,8 @@ class TrialTables(TrialRun):
         """
         attempts, names = self._attempts(attempt), as_list(workers)
         of_mode = None if mode in (None, ModeKeys.GLOBAL) else mode.name
-        return read_step_times(self._reader.sink, self.run_id, attempts, names, of_mode)
+        rows = read_step_times(self._reader.sink, self.run_id, attempts, names, of_mode)
+        return rows if intervals else joined_steps(rows)
 
     def _attempts(self, attempt: int | None) -> list[int]:
         """The attempts to read. attempt: only this one; None: those of the trial."""

@@ -1,7 +1,8 @@
 """Compares a run on disk with the rows of a reference recorder, and a loop with and without a hook.
 
 Differences are lines of text. Their first word is the kind: "missing", "extra", "wrong", "twice" (two rows of
-one call), "absent" (without a reason), "training" (a loss or weight that differs, or an error).
+one call), "absent" (without a reason), "training" (a loss or weight that differs, or an error), "time" (of
+a step).
 Threads: pure functions of their arguments and of the files of the run.
 """
 
@@ -16,12 +17,13 @@ import numpy as np
 import torch
 
 import tdcore as td
+from tdcore.format.step_times import PHASES
 from tdcore.modes import ModeKeys
 from tdcore.trial import no_refresh
 from tests.loops.interpreter import Outcome
 from tests.loops.reference import CLEARED, NO_BACKWARD, NOT_STEPPED, SKIPPED, Expected, Key
 
-__all__ = ["KINDS", "Result", "compare_rows", "compare_training"]
+__all__ = ["KINDS", "Result", "compare_rows", "compare_step_times", "compare_training"]
 
 KINDS = frozenset({"weight", "bias", "gradient", "input", "output", "loss"})
 
@@ -98,6 +100,26 @@ def compare_training(with_hook: Outcome, plain: Outcome) -> list[str]:
     for name, value in plain.weights.items():
         if not _same_bits(with_hook.weights[name], value):
             lines.append(f"training: final weight {name} is not the same as without the hook")
+    return lines
+
+
+def compare_step_times(path: Path | str, mode_steps: Mapping[ModeKeys, int]) -> list[str]:
+    """Compare the times of steps with the steps of a hook: each step has one row, also if it saved nothing.
+
+    mode_steps: Hook.mode_steps at the end of the run.
+    """
+    lines = []
+    rows = td.create_trial(str(path)).steps_time().to_pylist()
+    for mode in ModeKeys:
+        found = sorted(row["mode_step"] for row in rows if row["mode"] == mode.name)
+        if found != list(range(mode_steps[mode] + 1)):
+            lines.append(f"time: {mode.name} has rows for steps {found}, expected 0 to {mode_steps[mode]}")
+    if sorted(row["step"] for row in rows) != list(range(len(rows))):
+        lines.append("time: the global steps are not 0, 1, 2, ...")
+    for row in rows:
+        phases = {phase: row[f"{phase}_ns"] for phase in PHASES}
+        if min(phases.values()) < 0 or sum(phases.values()) != row["duration_ns"]:
+            lines.append(f"time: {row['mode']} {row['mode_step']} lasts {row['duration_ns']} ns: {phases}")
     return lines
 
 

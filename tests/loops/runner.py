@@ -23,7 +23,7 @@ import torch
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
-from tests.loops.compare import Result, compare_rows, compare_training
+from tests.loops.compare import Result, compare_rows, compare_step_times, compare_training
 from tests.loops.generator import Loop, random_loop, simpler
 from tests.loops.interpreter import execute
 
@@ -73,6 +73,7 @@ def check_loop(loop: Loop, folder: Path) -> Result:
         result = compare_rows(folder, outcome.reference.rows)
         result.differences += [f"training: the hook has a fault: {fault}" for fault in hook._faults.items()]
         result.differences += compare_training(outcome, plain)
+        result.differences += compare_step_times(folder, hook.mode_steps)
         if hook.counters().dropped_tensors:
             result.differences.append(f"training: the hook has dropped rows: {hook.counters()}")
     finally:

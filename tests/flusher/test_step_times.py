@@ -1,0 +1,185 @@
+"""Times of steps in the flusher: which rows reach the run, whatever fails on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdcore import _core
+from tdcore.errors import SinkError
+from tdcore.flusher import step_times
+from tdcore.flusher.options import FlusherOptions
+from tdcore.flusher.step_times import StepTimeRecorder
+from tdcore.format.layout import FileRange
+from tdcore.format.step_times import STEP_TIME_FILES
+from tdcore.sinks import MemorySink
+from tdcore.trial.row_files import NewRows, read_rows
+
+OPTIONS = FlusherOptions(row_delay=timedelta(seconds=4))
+FORWARD = 2
+
+
+class Failing(MemorySink):
+    """A sink that can fail."""
+
+    down = False
+
+    def put(self, key: str, parts: Any) -> None:
+        if self.down:
+            raise SinkError("down", kind="transient")
+        super().put(key, parts)
+
+
+class Rig:
+    """A trainer's stopwatch, and the recorder of a flusher that writes to `sink`."""
+
+    def __init__(self) -> None:
+        self.ring = _core.Ring(data_bytes=1 << 16, slots=16, names_bytes=4096, step_times=True)
+        self.timer = _core.StepTimer(self.ring)
+        self.sink = Failing()
+        self.steps = 0
+        self.recorder = self.restarted(continues=False)
+
+    def restarted(self, *, continues: bool = True) -> StepTimeRecorder:
+        self.consumer = _core.Consumer(self.ring.fds)
+        place = FileRange("worker_0", 0, 0, 0)
+        self.recorder = StepTimeRecorder(
+            self.consumer, self.sink, place, run_id="", options=OPTIONS, continues=continues
+        )
+        return self.recorder
+
+    def begin(self, steps: int) -> None:
+        """Begin steps; the last one has no row yet."""
+        for _ in range(steps):
+            self.timer.begin(self.steps, 1, self.steps, FORWARD, 0)
+            self.steps += 1
+
+    def rows(self) -> list[int]:
+        table = read_rows(STEP_TIME_FILES, self.sink, "", [0], None)
+        assert table["row"].to_pylist() == table["step"].to_pylist()
+        numbers: list[int] = table["row"].to_pylist()
+        return sorted(numbers)
+
+
+def test_rows_are_written_after_the_delay_and_once() -> None:
+    rig = Rig()
+    for now in range(40):
+        rig.begin(3)
+        rig.recorder.poll(now)
+        assert (not rig.sink.objects) == (now < 4)
+    rig.recorder.finish(40)
+    rig.recorder.merge_all()
+    assert list(rig.sink.objects) == ["time/worker_0/0000-000000000000-000000000118.parquet"]
+    assert rig.rows() == list(range(119))
+
+
+def test_short_steps_do_not_fill_the_queue() -> None:
+    rig = Rig()
+    for now in range(20):  # tenths of a second
+        rig.begin(1500)
+        rig.recorder.poll(now / 10)
+    rig.recorder.finish(2)
+    assert rig.rows() == list(range(20 * 1500 - 1))
+
+
+def test_rows_that_did_not_fit_into_the_queue_are_a_gap() -> None:
+    rig = Rig()
+    rig.begin(3000)
+    rig.recorder.finish(0)
+    rig.begin(5)
+    rig.recorder.finish(10)
+    assert rig.rows() == [*range(2048), *range(2999, 3004)]
+
+
+def test_the_next_flusher_continues_and_writes_nothing_twice() -> None:
+    rig = Rig()
+    rig.begin(6)
+    rig.recorder.poll(0)
+    rig.recorder.poll(10)
+    rig.begin(4)
+    rig.restarted().finish(20)
+    assert rig.rows() == list(range(9))
+
+
+def test_rows_that_a_killed_flusher_had_written_and_not_released_are_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    rig.begin(6)
+    with monkeypatch.context() as patch:
+        patch.setattr(_core.Consumer, "release_step_times", lambda self, count: None)
+        rig.recorder.finish(0)
+    rig.begin(3)
+    rig.restarted().finish(10)
+    assert rig.rows() == list(range(8))
+
+
+def test_a_failing_sink_costs_no_row_until_the_memory_is_full(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(step_times, "_MAX_WAITING", 5000)
+    rig = Rig()
+    rig.sink.down = True
+    for now in range(4):
+        rig.begin(1200)
+        rig.recorder.poll(now)
+    rig.sink.down = False
+    rig.recorder.finish(100)
+    assert rig.rows() == list(range(4799))
+    rig.sink.down = True
+    for now in range(10):
+        rig.begin(1200)
+        rig.recorder.poll(200 + now)
+    rig.recorder.finish(300)
+    assert "times of 5000 steps were not written" in capfd.readouterr().err
+    rig.sink.down = False
+    rig.recorder.finish(400)
+    assert rig.rows() == [*range(4799), *range(16799 - 5000, 16799)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(1, 3000),
+            st.sampled_from(["poll", "write", "restart", "down", "up", "merge"]),
+        ),
+        max_size=25,
+    )
+)
+def test_in_any_order_of_events_each_row_is_in_the_run_at_most_once_and_in_order(
+    events: list[int | str],
+) -> None:
+    rig, now = Rig(), 0.0
+    reader = NewRows(STEP_TIME_FILES, rig.sink)
+    followed: list[int] = []
+    do: dict[str, Callable[[], object]] = {
+        "poll": lambda: rig.recorder.poll(now),
+        "write": lambda: rig.recorder.finish(now),
+        "restart": rig.restarted,
+        "merge": lambda: rig.recorder.merge_all(),
+    }
+    for event in [*events, "up", "write"]:
+        now += 1
+        if isinstance(event, int):
+            rig.begin(event)
+        elif event in ("down", "up"):
+            rig.sink.down = event == "down"
+        else:
+            do[event]()
+            followed += new_rows(reader)
+    rows = rig.rows()
+    assert rows == sorted(set(rows))
+    assert followed == rows
+    assert not rig.steps or rig.consumer.pending_step_times == 0
+
+
+def new_rows(reader: NewRows) -> list[int]:
+    tables: list[pa.Table] = list(reader.read("", lambda attempt: True))
+    return [row for table in tables for row in table["row"].to_pylist()]
