@@ -106,9 +106,14 @@ class CheckpointStall:
                 "advised_interval_seconds": interval,
             },
             why=f"the training stops for {share:.0f} % of the time to write checkpoints (limit "
-            f"{self.threshold:g} %): {number:,} checkpoints in {half.span}, each {duration_text(cost)}, and "
-            f"one every {duration_text(half.seconds / number)}. With one failure every "
+            f"{self.threshold:g} %): {number:,} checkpoints in {half.span}, each {_short_text(cost)}, and "
+            f"one every {_short_text(half.seconds / number)}. With one failure every "
             f"{self.failure_hours:g} hours, an interval of {duration_text(interval)} costs the least time",
             do=f"write a checkpoint about every {duration_text(interval)}; write it in the background "
             "(torch.distributed.checkpoint.async_save), or on a faster disk",
         )
+
+
+def _short_text(seconds: float) -> str:
+    """A duration as text; below a second in milliseconds."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else duration_text(seconds)
