@@ -55,7 +55,7 @@ class StepOutlier:
         computed eight times while the number of steps doubles. A scan takes place at the same steps. The rule
         fires if the newest half of the steps has more than `n_outliers` outliers that do not follow one
         another, and if their extra time, compared with the mean of the other steps, is at least `min_share`
-        percent of the whole time.
+        percent of the whole time and `min_extra_ms` per outlier.
 
         If the extra time is in data, rest, checkpoints, compilations or the garbage collector, this is
         enough. The phase must have a larger share of the extra time than of the usual steps. Otherwise the
@@ -72,6 +72,8 @@ class StepOutlier:
         mode: mode whose steps are judged, such as "TRAIN"; None for all modes.
         min_share: smallest extra time of the outliers, in percent of the judged time; not used with
             compat=True.
+        min_extra_ms: smallest mean extra time of an outlier, in milliseconds; not used with compat=True. A
+            program that takes the CPU for a moment costs less.
         patience: number of steps at the start of each mode that are not judged.
         min_steps: smallest number of judged steps.
         min_seconds: smallest duration of the judged steps, in seconds.
@@ -99,6 +101,7 @@ class StepOutlier:
     n_outliers: int = 10
     mode: str | None = None
     min_share: float = 10.0
+    min_extra_ms: float = 30.0
     patience: int = 20
     min_steps: int = 32
     min_seconds: float = 10.0
@@ -107,6 +110,7 @@ class StepOutlier:
     def __post_init__(self) -> None:
         require(0 < self.stddev < np.inf, self, "stddev", self.stddev, "above 0")
         require(0 <= self.min_share <= 100, self, "min_share", self.min_share, "a percentage, 0 to 100")
+        require(0 <= self.min_extra_ms < np.inf, self, "min_extra_ms", self.min_extra_ms, "0 or more")
         require_counts(self, "n_outliers")
         require_step_counts(self)
 
@@ -175,7 +179,8 @@ class StepOutlier:
         at = int(np.argmax(more))
         phase = PHASES[at] if more[at] >= _CONCENTRATED else ""
         needed = self.min_share * (_SPREAD_FACTOR if phase in ("", *_MODEL) else 1)
-        if share >= needed or self.compat:
+        is_long = extra[0] >= 1e6 * self.min_extra_ms * outliers
+        if (share >= needed and is_long) or self.compat:
             yield self._finding(
                 half,
                 _Outliers(

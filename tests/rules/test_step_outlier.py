@@ -87,6 +87,8 @@ def test_the_number_and_the_time_of_the_outliers_decide() -> None:
     assert isinstance(share, float)
     assert last(min_share=0.999 * share)
     assert not last(min_share=1.001 * share)
+    assert last(min_extra_ms=395.0)
+    assert not last(min_extra_ms=405.0)
 
 
 def test_smdebug_counts_outliers_among_all_steps_above_the_mean() -> None:
@@ -143,7 +145,14 @@ def test_pieces_do_not_change_the_findings(seed: int, interval: int, ms: float) 
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"stddev": 0}, {"n_outliers": 0}, {"min_share": 101}, {"patience": -1}, {"min_seconds": -1}],
+    [
+        {"stddev": 0},
+        {"n_outliers": 0},
+        {"min_share": 101},
+        {"min_extra_ms": -1},
+        {"patience": -1},
+        {"min_seconds": -1},
+    ],
 )
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
