@@ -32,8 +32,10 @@ __all__ = [
     "SeriesKey",
     "Status",
     "Verdict",
+    "judges_tensors",
     "names_of",
     "require",
+    "step_time_columns_of",
     "system_columns_of",
 ]
 
@@ -276,12 +278,15 @@ class RuleProtocol(Protocol):
     `check` yields findings. It reports the number of rows that it judged with `window.judged`, and the rows
     that it could not judge with `window.missing`.
 
-    A rule may have four more class variables. `columns` names index columns that the rule reads in addition
+    A rule may have more class variables. `columns` names index columns that the rule reads in addition
     to rules/source.py:COLUMNS. `each_look = True` makes the engine call the rule at every poll of the run,
     also without rows (for rules about elapsed time). `each = True` makes each step a finding of its own:
     findings are not joined over steps. `system_columns` names the columns of system samples that the rule
     judges, with fields of GPUs as "gpus.utilization_percent". Such a rule gets windows with new system
-    samples (`window.samples`), and no rows.
+    samples (`window.samples`), and no rows. `step_time_columns` names the columns of the times of steps that
+    the rule judges. Such a rule gets windows with new times of steps (`window.step_times`), and no rows. A
+    rule with both variables gets both kinds of windows, and the samples of a poll come first.
+    `samples_optional = True`: such a rule can judge a run without system samples.
     """
 
     code: ClassVar[str]
@@ -301,6 +306,16 @@ Rule = RuleProtocol  # the earlier name of RuleProtocol
 def system_columns_of(rule: object) -> tuple[str, ...]:
     """The columns of system samples that a rule judges; () for rules that judge tensors."""
     return tuple(getattr(rule, "system_columns", ()))
+
+
+def step_time_columns_of(rule: object) -> tuple[str, ...]:
+    """The columns of the times of steps that a rule judges; () for rules that judge no times."""
+    return tuple(getattr(rule, "step_time_columns", ()))
+
+
+def judges_tensors(rule: object) -> bool:
+    """Whether a rule judges the captured tensors, and not system samples or times of steps."""
+    return not (system_columns_of(rule) or step_time_columns_of(rule))
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Engine: passes complete steps to rules, and their findings to actions and to findings/.
 
-Each rule gets each captured tensor exactly once. A rule about system samples gets each sample once, and no
-tensors. All rules share one read of the index. A rule that raises an exception gets the verdict `error` and
-is not called again; the other rules continue. Live and offline runs use the same code: call `step` once, or
-repeatedly while the run is written (rules/runner.py). Threads: one.
+Each rule gets each captured tensor exactly once. A rule about system samples or times of steps gets each of
+these rows once, and no tensors. All rules share one read of the index. A rule that raises an exception gets
+the verdict `error` and is not called again; the other rules continue. Live and offline runs use the same
+code: call `step` once, or repeatedly while the run is written (rules/runner.py). Threads: one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tdcore.actions.dispatcher import CLOSE_TIMEOUT, ActionDispatcher
 from tdcore.errors import SinkError
 from tdcore.format import layout
 from tdcore.format.run_patterns import RunPatterns
-from tdcore.rules.base import Finding, Rule, Verdict, system_columns_of
+from tdcore.rules.base import Finding, Rule, Verdict, judges_tensors
+from tdcore.rules.recordings import recorded_tables
 from tdcore.rules.rule_run import RuleRun, labelled
-from tdcore.rules.samples import Samples, present_columns
 from tdcore.rules.source import COLUMNS, RowBatch, Source
 from tdcore.rules.verdicts import SeenRows, make_verdict
 from tdcore.rules.window import Columns, Window
@@ -87,7 +87,7 @@ class Engine:
         )
 
     def step(self, *, everything: bool = False) -> list[Finding]:
-        """Check all steps that became complete, and all samples that were written, since the last call.
+        """Check the steps that became complete, and the new samples and times of steps, since the last call.
 
         `news` has the findings that these steps began or continued, each with all its steps so far.
 
@@ -114,12 +114,12 @@ class Engine:
         found: list[Finding] = []
         self.news = []
         for run in runs:
-            if not system_columns_of(run.rule):
+            if judges_tensors(run.rule):
                 self._check(run, self._window(run, columns, batch), found)
-        new_samples = self._check_samples(batch, found)
+        recorded = self._check_recorded(batch, found)
         for findings in (found, self.news):
             findings.sort(key=lambda finding: (finding.attempt, finding.step))
-        self.changed = bool(rows or new_samples or newly_ended or self.news or self._pending)
+        self.changed = bool(rows or recorded or newly_ended or self.news or self._pending)
         self._pending += self.news
         self._write_findings()
         self._dispatcher.try_again(self.source, self._sink)
@@ -160,8 +160,8 @@ class Engine:
             "rows": self._seen.rows,
             "kinds": self._seen.kinds,
             "classes": self._seen.classes,
-            "samples": self._seen.samples,
-            "sample_columns": self._seen.sample_columns,
+            "recorded": self._seen.recorded,
+            "present": self._seen.present,
             "ended": self._ended,
             "delivered": dict(self._delivered),
             "untold": self._dispatcher.untold(),
@@ -174,8 +174,8 @@ class Engine:
             rows=state["rows"],
             kinds=state["kinds"],
             classes=state["classes"],
-            samples=state.get("samples", 0),
-            sample_columns=state.get("sample_columns", set()),
+            recorded=state.get("recorded", {}),
+            present=state.get("present", {}),
         )
         self._ended = state["ended"]
         self._delivered = dict(state["delivered"])
@@ -194,7 +194,7 @@ class Engine:
     def close(self) -> None:
         """Wait for actions, and delete old files in findings/ of rules that have no findings now."""
         self.finish_actions()
-        if self._findings_sink is None or not (self.rows or self._seen.samples):
+        if self._findings_sink is None or not (self.rows or any(self._seen.recorded.values())):
             return
         self._write_findings(everything=True)
         for run in self._runs:
@@ -215,20 +215,21 @@ class Engine:
         """Whether there are actions."""
         return bool(self._dispatcher.actions)
 
-    def _check_samples(self, batch: RowBatch, found: list[Finding]) -> int:
-        """Check the new system samples with the rules that judge them; return the number of samples."""
-        runs = [run for run in self._runs if system_columns_of(run.rule)]
-        if not runs:
-            return 0
-        before = self._seen.samples
+    def _check_recorded(self, batch: RowBatch, found: list[Finding]) -> int:
+        """Check new system samples and times of steps with the rules that judge them; return their number."""
+        number = 0
         no_rows = Columns(batch.table.slice(0, 0))
-        for table in self.source.samples():
-            samples = Samples(table)
-            self._seen.samples += len(samples)
-            self._seen.sample_columns |= present_columns(samples)
-            for run in runs:
-                self._check(run, self._window(run, no_rows, batch, samples), found)
-        return self._seen.samples - before
+        for recording, table in recorded_tables(self.source, [run.rule for run in self._runs]):
+            rows = recording.rows(table)
+            number += len(rows)
+            self._seen.add_recorded(recording.field, rows)
+            for run in self._runs:
+                if recording.columns_of(run.rule):
+                    self._check(run, self._window(run, no_rows, batch, **{recording.field: rows}), found)
+        for run in self._runs:
+            if getattr(run.rule, "each_look", False) and not judges_tensors(run.rule):
+                self._check(run, self._window(run, no_rows, batch), found)
+        return number
 
     def _check(self, run: RuleRun, window: Window, found: list[Finding]) -> None:
         """Check one window, unless the rule has failed; add to `found` and `news`."""
@@ -237,9 +238,9 @@ class Engine:
             found += of_window
             self.news += changed
 
-    def _window(
-        self, run: RuleRun, columns: Columns, batch: RowBatch, samples: Samples | None = None
-    ) -> Window:
+    def _window(self, run: RuleRun, columns: Columns, batch: RowBatch, **recorded: Any) -> Window:
+        """The window of a rule. recorded: `samples` or `step_times`."""
+        training = self.source.training() if recorded else None
         return Window(
             columns=columns,
             memory=run.memory,
@@ -251,8 +252,9 @@ class Engine:
             now_ns=self._clock_ns(),
             run_patterns=self._run_patterns,
             notes=self.source.notes,
-            epoch=self.source.epoch if samples is None else _no_epoch,
-            samples=samples,
+            epoch=self.source.epoch,
+            world_size=0 if training is None else training.world_size,
+            **recorded,
         )
 
     def _write_findings(self, *, everything: bool = False) -> None:
@@ -292,8 +294,3 @@ class Engine:
     def _problem(self, text: str) -> None:
         if text not in self.problems:
             self.problems.append(text)
-
-
-def _no_epoch(attempt: int, worker: str, step: int) -> int | None:
-    """The epoch of a system sample, whose number is not a step."""
-    return None

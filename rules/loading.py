@@ -7,6 +7,8 @@
     my_rules.py                            all rules of a file
     my_package.rules:SpikyLoss             a class in an importable module
     all                                    every rule of the table, with its defaults
+    profiler_report:StepOutlier_stddev=4   all rules about samples and times of steps, with parameters of
+    rules
 
 Code is loaded only from files and modules that the user names here, never from a run. Parameters are strings,
 as in smdebug, and are converted to the types of the rule's fields.
@@ -28,7 +30,7 @@ from typing import Any
 
 from tdcore.config.schema import kind_of
 from tdcore.errors import ConfigError
-from tdcore.rules.base import SEPARATOR, Rule, system_columns_of
+from tdcore.rules.base import SEPARATOR, Rule, judges_tensors, step_time_columns_of, system_columns_of
 from tdcore.text.did_you_mean import closest
 
 __all__ = [
@@ -37,9 +39,11 @@ __all__ = [
     "as_text",
     "find_rule",
     "is_all",
+    "is_profiler_report",
     "load_rule",
     "load_rules",
     "no_rule",
+    "profiling_rules",
     "rule_from_strings",
     "table_rule",
     "text_of",
@@ -62,6 +66,8 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
             found += [rule_from_strings(kind, {}) for kind in _classes_in_file(Path(rule))]
         elif is_all(rule):
             found += all_rules()
+        elif isinstance(rule, str) and is_profiler_report(rule.partition(":")[0]):
+            found += profiling_rules(_split(rule.partition(":")[2], rule))
         elif isinstance(rule, str):
             found.append(load_rule(rule))
         elif isinstance(rule, type):
@@ -85,6 +91,41 @@ def all_rules() -> list[Rule]:
     from tdcore.rules import RULES
 
     return [rule_from_strings(rule, {}) for rule in RULES.values()]
+
+
+def is_profiler_report(name: str) -> bool:
+    """Whether the name means all rules about samples and times of steps, as ProfilerReport of smdebug."""
+    return _plain(name) == "profilerreport"
+
+
+def profiling_rules(parameters: Mapping[str, str]) -> list[Rule]:
+    """All rules about system samples and times of steps.
+
+    Args:
+        parameters: Parameters of rules, such as {"StepOutlier_stddev": "4"}: the name of the rule, "_", and
+            the name of the parameter. "opt_out_telemetry" is accepted and has no effect, because nothing is
+            sent.
+
+    Raises:
+        ConfigError: A rule or a parameter is unknown, or a value is out of range.
+    """
+    from tdcore.rules import RULES
+
+    kinds = {kind.__name__.lower(): kind for kind in RULES.values() if not judges_tensors(kind)}
+    given: dict[str, dict[str, str]] = {name: {} for name in kinds}
+    for name, value in parameters.items():
+        rule, _, parameter = name.partition("_")
+        if name == "opt_out_telemetry":
+            kind_of(bool)(value, name, _WRONG)
+        elif rule.lower() not in kinds or not parameter:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds.values()))
+            raise ConfigError(
+                f"the profiler report has no parameter {name!r}; write <rule>_<parameter>, with one of the "
+                f"rules {names}"
+            )
+        else:
+            given[rule.lower()][parameter] = value
+    return [rule_from_strings(kind, given[name]) for name, kind in kinds.items()]
 
 
 def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
@@ -205,7 +246,8 @@ def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str
         for name, kind in kinds.items()
         if name in given and name not in own
     }
-    if system_columns_of(rule) and bounds.keys() - {"each"}:
+    only_samples = system_columns_of(rule) and not step_time_columns_of(rule)
+    if only_samples and bounds.keys() - {"each"}:
         raise ConfigError(
             f"{rule.__name__} judges system samples, which have no steps; leave out start_step and end_step"
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdcore.rules.base import Finding, Rule, SeriesKey
+from tdcore.rules.base import Finding, Rule, SeriesKey, step_time_columns_of
 from tdcore.rules.window import Coverage, Window
 from tdcore.text.step_text import SYSTEM_SAMPLES
 
@@ -103,7 +103,8 @@ class RuleRun:
 
     def _own(self, finding: Finding, window: Window) -> Finding:
         """The finding with the label of this run, its epoch, and `each`."""
-        epoch = window.epoch(finding.attempt, finding.worker, finding.step)
+        is_sample = finding.mode == SYSTEM_SAMPLES  # its number is not a step
+        epoch = None if is_sample else window.epoch(finding.attempt, finding.worker, finding.step)
         return replace(finding, rule=self.label, each=self.each, epoch=epoch)
 
     def _add(self, finding: Finding, max_findings: int, changed: dict[SeriesKey, None]) -> None:
@@ -150,11 +151,12 @@ class RuleRun:
             changed[series] = None
 
     def _note_newest(self, window: Window) -> None:
-        columns = window.columns
-        if window.samples is not None and len(window.samples):
-            newest = int(window.samples.columns.ints("sample").max())
-            self.last_step = self.last_mode_step = max(newest, self.last_step)
-            self.last_mode = SYSTEM_SAMPLES
+        columns = window.columns if window.step_times is None else window.step_times.columns
+        if window.samples is not None:
+            if len(window.samples) and not step_time_columns_of(self.rule):
+                newest = int(window.samples.columns.ints("sample").max())
+                self.last_step = self.last_mode_step = max(newest, self.last_step)
+                self.last_mode = SYSTEM_SAMPLES
         elif len(columns.table):
             newest = int(columns.ints("step").argmax())
             if columns.ints("step")[newest] >= self.last_step:

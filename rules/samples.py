@@ -20,7 +20,7 @@ from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Columns
 from tdcore.text.step_text import SYSTEM_SAMPLES
 
-__all__ = ["Place", "Samples", "Series", "present_columns", "sample_finding"]
+__all__ = ["Place", "Samples", "Series", "sample_finding"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -71,6 +71,18 @@ class Samples:
 
     def __len__(self) -> int:
         return int(self.columns.table.num_rows)
+
+    @property
+    def present(self) -> set[str]:
+        """Names of the columns that have a value. Fields of GPUs are named "gpus.utilization_percent"."""
+        found = {"gpus"} if len(self.gpus.table) else set()
+        for prefix, table in (("", self.columns.table), ("gpus.", self.gpus.table)):
+            found |= {
+                prefix + name
+                for name in table.column_names
+                if name != "gpus" and table.column(name).null_count < len(table)
+            }
+        return found
 
     @cached_property
     def gpus(self) -> Columns:
@@ -128,18 +140,6 @@ def _series(columns: Columns, values: Floats, keys: tuple[str, ...]) -> Iterator
         place = Place(attempt, worker, host, f"gpu{index[0]}" if index else "")
         sample, time_ns = (columns.ints(name)[rows] for name in ("sample", "time_ns"))
         yield Series(place=place, sample=sample, time_ns=time_ns, values=values[rows])
-
-
-def present_columns(samples: Samples) -> set[str]:
-    """Names of the columns that have a value. Fields of GPUs are named "gpus.utilization_percent"."""
-    found = {"gpus"} if len(samples.gpus.table) else set()
-    for prefix, table in (("", samples.columns.table), ("gpus.", samples.gpus.table)):
-        found |= {
-            prefix + name
-            for name in table.column_names
-            if name != "gpus" and table.column(name).null_count < len(table)
-        }
-    return found
 
 
 def sample_finding(

@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError
-from tdcore.rules.base import Finding, Rule, system_columns_of
+from tdcore.rules.base import Finding, Rule, step_time_columns_of, system_columns_of
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
+from tdcore.rules.step_times import StepTimes
 from tdcore.rules.window import Columns, Mask, Window
 
 __all__ = ["RangedRule", "rule_name", "step_range_of", "with_step_range", "without_step_range"]
@@ -32,8 +33,8 @@ def with_step_range(
     """Restrict a rule to rows with start_step <= step < end_step (global steps; None: no end).
 
     each: whether each step is a separate finding; findings are then not joined over steps. A rule that has a
-    range already gets the intersection. A rule about system samples judges all of them, because samples have
-    no steps. Raises ConfigError for an empty range.
+    range already gets the intersection. Samples have no steps, so a rule gets all system samples. Raises
+    ConfigError for an empty range.
     """
     if isinstance(rule, RangedRule):
         each = each or rule.each
@@ -45,7 +46,7 @@ def with_step_range(
             f"{rule_name(rule)}: start_step must be at least 0 and end_step above it, "
             f"got start_step={start_step} and end_step={end_step}"
         )
-    if system_columns_of(rule):
+    if system_columns_of(rule) and not step_time_columns_of(rule):
         start_step, end_step = 0, None
     if start_step == 0 and end_step is None and not each:
         return rule
@@ -106,6 +107,16 @@ class RangedRule:
         return system_columns_of(self.rule)
 
     @property
+    def step_time_columns(self) -> tuple[str, ...]:
+        """Columns of times of steps that the rule judges; see Rule."""
+        return step_time_columns_of(self.rule)
+
+    @property
+    def samples_optional(self) -> bool:
+        """Whether the rule can judge a run without system samples; see Rule."""
+        return bool(getattr(self.rule, "samples_optional", False))
+
+    @property
     def each_look(self) -> bool:
         """Whether the rule is also called without rows; see Rule."""
         return bool(getattr(self.rule, "each_look", False))
@@ -126,22 +137,23 @@ class RangedRule:
 
     def check(self, window: Window) -> Iterator[Finding]:
         """Findings of the rule in the rows of the range. The rule is not called before the first such row."""
-        if window.samples is not None:
-            yield from self.rule.check(window)
-            return
         memory = window.memory
-        steps = window.columns.ints("step")
+        own = memory.setdefault("rule", {})
+        if window.samples is not None:
+            yield from self.rule.check(replace(window, memory=own))
+            return
+        columns = window.columns if window.step_times is None else window.step_times.columns
+        steps = columns.ints("step")
         inside = steps >= self.start_step
         if self.end_step is not None:
             inside &= steps < self.end_step
-            passed = memory.get("passed", frozenset()) | _workers(window.columns, steps >= self.end_step)
+            passed = memory.get("passed", frozenset()) | _workers(columns, steps >= self.end_step)
             memory["passed"] = passed
         else:
             passed = frozenset()
         if not inside.any() and not memory.get("begun"):
             return
         memory["begun"] = True
-        own = memory.setdefault("rule", {})
         yield from self.rule.check(_within(window, inside, own, window.ended | passed))
 
 
@@ -156,6 +168,9 @@ def _within(window: Window, inside: Mask, memory: Any, ended: frozenset[tuple[in
     if inside.all():
         return replace(window, memory=memory, ended=ended)
     rows, payload = np.flatnonzero(inside), window.payload
+    if window.step_times is not None:
+        times = StepTimes(_rows_of(window.step_times.columns.table, rows))
+        return replace(window, step_times=times, memory=memory, ended=ended)
     return replace(
         window,
         columns=Columns(_rows_of(window.columns.table, rows)),

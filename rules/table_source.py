@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tdcore.errors import TensorUnavailableForStep
+from tdcore.rules.applicability import TrainingInfo
 from tdcore.rules.source import RowBatch
 
 if TYPE_CHECKING:
-    from tdcore.rules.applicability import TrainingInfo
     from tdcore.rules.requirements import RunCapture
     from tdcore.rules.window import Members
     from tdcore.trial.left_out import LeftOut
@@ -48,6 +49,8 @@ class TableSource:
         self._notes = dict(notes or {})
         self._samples = [] if samples is None else [samples]
         self._step_times = [] if step_times is None else [step_times]
+        workers = 0 if step_times is None else len(pc.unique(step_times.column("worker").cast(pa.string())))
+        self._training = TrainingInfo(framework="", world_size=workers) if workers else None
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """See Source.next. Returns all rows at the first call, and no rows later."""
@@ -91,8 +94,8 @@ class TableSource:
         return ()
 
     def training(self) -> TrainingInfo | None:
-        """See Source.training."""
-        return None
+        """See Source.training. The workers are those with times of steps; None if there are none."""
+        return self._training
 
     def begun(self) -> bool:
         """See Source.begun."""

@@ -13,7 +13,15 @@ import numpy as np
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.format import layout
 from tdcore.rules.applicability import why_not_applicable
-from tdcore.rules.base import Rule, Status, Verdict, system_columns_of
+from tdcore.rules.base import (
+    Rule,
+    Status,
+    Verdict,
+    judges_tensors,
+    step_time_columns_of,
+    system_columns_of,
+)
+from tdcore.rules.recordings import RecordedRows
 from tdcore.rules.requirements import Need, unmatched_collections, why_not_evaluable
 from tdcore.rules.rule_run import RuleRun, where_raised
 from tdcore.rules.source import Source
@@ -25,6 +33,10 @@ __all__ = ["SeenRows", "make_verdict"]
 _LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
 
 _SAMPLES = "the flusher takes them unless TDCORE_SYSTEM_INTERVAL is off"
+_STEP_TIMES = (
+    "hooks record them unless TDCORE_STEP_TIMES is off, and runs of earlier versions do not have them"
+)
+_PHASES = "the training has no such phase, or the hook of its framework does not record the phase"
 _GPU_SAMPLES = 'they need an NVIDIA GPU, its driver and pip install "tdcore-capture[gpu]"'
 
 
@@ -36,15 +48,15 @@ class SeenRows:
         rows: Number of rows.
         kinds: Kinds of tensors.
         classes: Classes of modules with outputs.
-        samples: Number of system samples.
-        sample_columns: Columns of system samples that have a value (rules/samples.py: present_columns).
+        recorded: Numbers of system samples and of times of steps, by field of Window (rules/recordings.py).
+        present: Their columns that have a value, by field of Window.
     """
 
     rows: int = 0
     kinds: set[str] = field(default_factory=set)
     classes: set[str] = field(default_factory=set)
-    samples: int = 0
-    sample_columns: set[str] = field(default_factory=set)
+    recorded: dict[str, int] = field(default_factory=dict)
+    present: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, columns: Columns) -> None:
         """Add the rows of one table."""
@@ -56,6 +68,11 @@ class SeenRows:
         outputs = columns.where("kind", "output".__eq__)
         codes, texts = columns.codes("origin")
         self.classes.update(filter(None, (texts[code] for code in np.unique(codes[outputs]).tolist())))
+
+    def add_recorded(self, kind: str, rows: RecordedRows) -> None:
+        """Add system samples or times of steps. kind: the field of Window."""
+        self.recorded[kind] = self.recorded.get(kind, 0) + len(rows)
+        self.present[kind] = self.present.get(kind, set()) | rows.present
 
 
 def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool, asked: bool) -> Verdict:
@@ -75,9 +92,12 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         status, reason = Status.ISSUE, run.error
     elif run.error:
         status, reason = Status.ERROR, run.error
-    elif run.coverage.judged == 0 and system_columns_of(run.rule):
+    elif run.coverage.judged == 0 and not judges_tensors(run.rule):
         status = Status.NOT_EVALUABLE if finished else Status.IN_PROGRESS
-        reason = _missing_samples_text(run, seen)
+        reason = _missing_recording_text(run, seen)
+        foreign = why_not_applicable(run.rule.needs(), source.training(), (), seen=False)
+        if foreign:
+            status, reason = Status.NOT_APPLICABLE, foreign
     elif run.coverage.judged == 0:
         try:
             need = run.rule.needs()
@@ -157,16 +177,25 @@ def _missing_text(run: RuleRun, seen: SeenRows, what: str) -> str:
     return f"the run does not contain {what}; it contains tensors of kind {', '.join(sorted(seen.kinds))}."
 
 
-def _missing_samples_text(run: RuleRun, seen: SeenRows) -> str:
-    """Why a rule about system samples could not judge the run."""
-    if not seen.samples:
-        return f"the run has no system samples; {_SAMPLES}."
-    for column in system_columns_of(run.rule):
-        if column.startswith("gpus.") and "gpus" not in seen.sample_columns:
+def _missing_recording_text(run: RuleRun, seen: SeenRows) -> str:
+    """Why a rule about times of steps or system samples could not judge the run."""
+    timed, sampled = (seen.recorded.get(kind, 0) for kind in ("step_times", "samples"))
+    for column in step_time_columns_of(run.rule):
+        if not timed:
+            return f"the run has no times of steps; {_STEP_TIMES}."
+        if column not in seen.present["step_times"]:
+            return f"the times of steps have no `{column}`; {_PHASES}."
+    columns = () if getattr(run.rule, "samples_optional", False) else system_columns_of(run.rule)
+    for column in columns:
+        if not sampled:
+            return f"the run has no system samples; {_SAMPLES}."
+        if column.startswith("gpus.") and "gpus" not in seen.present["samples"]:
             return f"the run has no GPU samples; {_GPU_SAMPLES}."
-        if column not in seen.sample_columns:
+        if column not in seen.present["samples"]:
             return f"the run has no values of `{column}` in its system samples."
-    return f"the run has {seen.samples:,} system samples. The rule needs {run.rule.needs().what}."
+    has = [f"{sampled:,} system samples"] if columns else []
+    has += [f"{timed:,} times of steps"] if step_time_columns_of(run.rule) else []
+    return f"the run has {' and '.join(has)}. The rule needs {run.rule.needs().what}."
 
 
 def _parameters(rule: Rule) -> Mapping[str, str]:

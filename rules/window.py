@@ -26,6 +26,7 @@ from tdcore.rules.measures.histogram import Histograms
 
 if TYPE_CHECKING:
     from tdcore.rules.samples import Samples
+    from tdcore.rules.step_times import StepTimes
 
 __all__ = ["Columns", "Coverage", "Mask", "Members", "Unlisted", "Window", "compile_pattern"]
 
@@ -175,8 +176,11 @@ class Window:
             user named it.
         notes: Returns the notes of an attempt's hook so far (Trial.notes()); {} if there are none.
         epoch: Returns the epoch of a step of an attempt and worker; None if it is not known.
-        samples: New system samples, for rules that judge them; such a window has no rows. None for all other
-            rules.
+        samples: New system samples, for rules that judge them; such a window has no rows. None in all other
+            windows.
+        step_times: New times of steps, for rules that judge them; such a window has no rows. None in all
+            other windows.
+        world_size: Number of workers of the newest attempt; 0 if it is not known.
     """
 
     columns: Columns
@@ -191,6 +195,8 @@ class Window:
     notes: Callable[[int], Mapping[str, Any]] = lambda attempt: {}
     epoch: Callable[[int, str, int], int | None] = lambda attempt, worker, step: None
     samples: Samples | None = None
+    step_times: StepTimes | None = None
+    world_size: int = 0
 
     # Selection of rows.
     # -------------------------------------------------------------------------------------

@@ -9,21 +9,26 @@ from tdcore.rules.library.absent_gradient import AbsentGradient
 from tdcore.rules.library.all_zero import AllZero
 from tdcore.rules.library.batch_size import BatchSize
 from tdcore.rules.library.check_input_images import CheckInputImages
+from tdcore.rules.library.checkpoint_stall import CheckpointStall
 from tdcore.rules.library.class_imbalance import ClassImbalance
 from tdcore.rules.library.confusion import Confusion
 from tdcore.rules.library.cpu_bottleneck import CPUBottleneck
+from tdcore.rules.library.dataloader import Dataloader
 from tdcore.rules.library.dead_channels import DeadChannels
 from tdcore.rules.library.dead_relu import DeadRelu
 from tdcore.rules.library.exploding_tensor import ExplodingTensor
 from tdcore.rules.library.feature_importance_overweight import FeatureImportanceOverweight
 from tdcore.rules.library.first_non_finite import FirstNonFinite
 from tdcore.rules.library.gpu_memory_increase import GPUMemoryIncrease
+from tdcore.rules.library.input_bound import InputBound
 from tdcore.rules.library.io_bottleneck import IOBottleneck
 from tdcore.rules.library.learning_rate import LearningRate
 from tdcore.rules.library.load_balancing import LoadBalancing
+from tdcore.rules.library.loop_overhead import LoopOverhead
 from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
 from tdcore.rules.library.loss_spike import LossSpike
 from tdcore.rules.library.low_gpu_utilization import LowGPUUtilization
+from tdcore.rules.library.max_initialization_time import MaxInitializationTime
 from tdcore.rules.library.memory_growth import MemoryGrowth
 from tdcore.rules.library.mismatched_loss import MismatchedLoss
 from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
@@ -32,9 +37,12 @@ from tdcore.rules.library.overfit import Overfit
 from tdcore.rules.library.overtraining import Overtraining
 from tdcore.rules.library.poor_weight_initialization import PoorWeightInitialization
 from tdcore.rules.library.precision_risk import PrecisionRisk
+from tdcore.rules.library.recompile_storm import RecompileStorm
 from tdcore.rules.library.saturated_activation import SaturatedActivation
 from tdcore.rules.library.similar_across_runs import SimilarAcrossRuns
 from tdcore.rules.library.stalled_training_rule import StalledTrainingRule
+from tdcore.rules.library.step_outlier import StepOutlier
+from tdcore.rules.library.straggler import Straggler
 from tdcore.rules.library.tensor_variance import TensorVariance
 from tdcore.rules.library.thermal_throttle import ThermalThrottle
 from tdcore.rules.library.tree_depth import TreeDepth
@@ -52,8 +60,10 @@ __all__ = [
     "BatchSize",
     "CPUBottleneck",
     "CheckInputImages",
+    "CheckpointStall",
     "ClassImbalance",
     "Confusion",
+    "Dataloader",
     "DeadChannels",
     "DeadRelu",
     "ExplodingTensor",
@@ -61,11 +71,14 @@ __all__ = [
     "FirstNonFinite",
     "GPUMemoryIncrease",
     "IOBottleneck",
+    "InputBound",
     "LearningRate",
     "LoadBalancing",
+    "LoopOverhead",
     "LossNotDecreasing",
     "LossSpike",
     "LowGPUUtilization",
+    "MaxInitializationTime",
     "MemoryGrowth",
     "MismatchedLoss",
     "NLPSequenceRatio",
@@ -74,9 +87,12 @@ __all__ = [
     "Overtraining",
     "PoorWeightInitialization",
     "PrecisionRisk",
+    "RecompileStorm",
     "SaturatedActivation",
     "SimilarAcrossRuns",
     "StalledTrainingRule",
+    "StepOutlier",
+    "Straggler",
     "TensorVariance",
     "ThermalThrottle",
     "TreeDepth",
@@ -126,6 +142,14 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC204": GPUMemoryIncrease,
     "TDC205": LoadBalancing,
     "TDC206": LowGPUUtilization,
+    "TDC207": MaxInitializationTime,
+    "TDC208": StepOutlier,
+    "TDC209": Dataloader,
     "TDC213": MemoryGrowth,
     "TDC214": ThermalThrottle,
+    "TDC215": Straggler,
+    "TDC216": InputBound,
+    "TDC217": RecompileStorm,
+    "TDC218": CheckpointStall,
+    "TDC219": LoopOverhead,
 }

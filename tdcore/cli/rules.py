@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli import sweep
+from tdcore.cli import rules_report, sweep
 from tdcore.cli.output import print_json
 from tdcore.cli.rules_list import explain_command, list_command
 from tdcore.cli.rules_output import LiveFindings, print_lacking, print_report
@@ -169,6 +169,7 @@ app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)
 app.command("plan")(plan_command)
 app.command("list")(list_command)
 app.command("explain")(explain_command)
+app.command("report", epilog=rules_report.EXIT_CODES)(rules_report.report_command)
 
 
 def _from_file(path: str | None) -> RulesConfig:

@@ -46,7 +46,7 @@ class CutSource(TableSource):
     """
 
     def __init__(self, trace: Trace, random: np.random.Generator, *, chance: float = 0.5) -> None:
-        super().__init__(trace.table(), samples=trace.sample_table())
+        super().__init__(trace.table(), samples=trace.sample_table(), step_times=trace.step_time_table())
         self._all, self._values = self._table, trace.payloads
         self._everyone = super().next([]).ended
         waiting: dict[tuple[int, str], dict[int, list[int]]] = {}

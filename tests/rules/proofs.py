@@ -26,7 +26,7 @@ _HEAD = """<!-- Made by the tests: pytest tests -m proves --proofs write -->
 The table has the number of tests of each kind. All of them passed when the table was written.
 
 - *Fires* and *quiet*: a real training with a planted fault, and the same training without the fault.
-  For rules about system samples (from TDC201 on) except MemoryGrowth: made-up samples in the files of a run.
+  For rules from TDC201 on, except MemoryGrowth: made-up samples and times of steps in the files of a run.
 - *Not evaluable*: a run that lacks the data for the rule.
 - *Boundary*: values at, below and above the thresholds.
 """

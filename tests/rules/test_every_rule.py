@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tdcore.rules import RULES
-from tdcore.rules.base import Rule, Status, system_columns_of
+from tdcore.rules.base import Rule, Status, judges_tensors, step_time_columns_of
 from tdcore.rules.cases import CASES, Case
 from tdcore.rules.explain import explain, page
 from tests.rules.judging import judge
@@ -20,8 +20,9 @@ from tests.rules.proofs import SHOWN, TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_RULE = pytest.mark.parametrize("code", list(RULES))
-OF_SAMPLES = [code for code, rule in RULES.items() if system_columns_of(rule)]
-OF_TENSORS = [code for code in RULES if code not in OF_SAMPLES]
+OF_TENSORS = [code for code, rule in RULES.items() if judges_tensors(rule)]
+OF_STEP_TIMES = [code for code, rule in RULES.items() if step_time_columns_of(rule)]
+OF_SAMPLES = [code for code in RULES if code not in (*OF_TENSORS, *OF_STEP_TIMES)]
 
 
 def test_codes_are_unique_sorted_and_those_that_the_classes_carry() -> None:
@@ -107,6 +108,20 @@ def test_a_run_without_the_system_samples_that_a_rule_needs_is_not_evaluable(cod
     _, verdict = judge(rule, trace)
     assert verdict.status is Status.NOT_EVALUABLE
     assert "the run has no " in verdict.text
+    assert rule.needs().captures == ()
+
+
+@pytest.mark.parametrize("code", OF_STEP_TIMES)
+def test_a_run_without_the_times_of_steps_that_a_rule_needs_is_not_evaluable(code: str) -> None:
+    from tdcore.rules.trace import Trace
+
+    rule: Rule = RULES[code]()
+    trace = Trace().add(0, "Net_fc.weight", "weight", [1.0])
+    for _ in range(3):
+        trace.add_sample()
+    _, verdict = judge(rule, trace)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "not evaluable: the run has no times of steps" in verdict.text
     assert rule.needs().captures == ()
 
 

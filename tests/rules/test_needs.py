@@ -17,14 +17,14 @@ import tdcore as td
 from tdcore import modes
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import RULES, Status, run
-from tdcore.rules.base import system_columns_of
+from tdcore.rules.base import judges_tensors
 
 TREE = {"Tree": [0, 0, 0], "ID": [0, 1, 2], "Yes": [1, -1, -1], "No": [2, -1, -1]}
 # with default parameters these rules cannot judge these runs
 GIVEN = {"TDC120": ":max_threshold=5", "TDC124": ":dtype=float16"}
 STEPS = {"TDC106": 220}  # in TRAIN mode
 RANKS = {"TDC125": 3, "TDC131": 2}
-OF_TENSORS = [code for code, rule in RULES.items() if not system_columns_of(rule)]
+OF_TENSORS = [code for code, rule in RULES.items() if judges_tensors(rule)]
 BY_HAND = {"TDC110", "TDC111", "TDC115", "TDC116"}  # these rules need tensors that the script saves
 
 

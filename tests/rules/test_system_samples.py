@@ -16,7 +16,7 @@ from tdcore.actions import CaptureMore
 from tdcore.errors import ConfigError
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.rules import RULES, LowGPUUtilization, Status, plan, run
-from tdcore.rules.base import Rule, system_columns_of
+from tdcore.rules.base import Rule, judges_tensors, system_columns_of
 from tdcore.rules.engine import Engine
 from tdcore.rules.loading import load_rule
 from tdcore.rules.run_source import RunSource
@@ -212,8 +212,8 @@ def test_findings_about_samples_request_no_tensor_of_that_name(tmp_path: Path) -
     assert report.problems == ()
 
 
-def test_a_hook_captures_nothing_for_rules_about_samples() -> None:
-    assert plan([rule() for rule in RULES.values() if system_columns_of(rule)]) == ()
+def test_a_hook_captures_nothing_for_rules_about_samples_and_times_of_steps() -> None:
+    assert plan([rule() for rule in RULES.values() if not judges_tensors(rule)]) == ()
 
 
 # All rules about samples.
