@@ -66,7 +66,7 @@ def loader(fault: str, rank: int) -> DataLoader[Any]:
         batch_size=BATCH,
         num_workers=workers,
         drop_last=True,
-        persistent_workers=fault.startswith("none:") and workers > 0,
+        persistent_workers=workers > 0,
     )
 
 
