@@ -212,7 +212,7 @@ class _SlowToSave:
 
 
 def _slow_gc(phase: str, info: dict[str, int]) -> None:
-    if phase == "stop":
+    if phase == "start":
         time.sleep(4 * PAUSE)
 
 
