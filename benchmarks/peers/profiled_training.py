@@ -92,7 +92,7 @@ class Tool:
     folder: where the profiler writes. Each block has a new folder.
     """
 
-    has_processes = False  # then a block begins when they are idle
+    has_processes = False  # a block begins when the tool's processes have started and are idle
     most_steps = NEVER  # of a block
 
     def __init__(self, kind: str) -> None:
@@ -138,7 +138,6 @@ class Tdcore(Tool):
 class PySpy(Tool):
     """py-spy, which samples this process from another process. Options are further options of `record`."""
 
-    has_processes = True
     options: tuple[str, ...] = ()
 
     def begin(self, folder: Path, steps: int) -> None:
@@ -250,6 +249,13 @@ class Smdebug(Tool):
 
 class TraceML(Tool):
     """TraceML, in a process that `traceml run` started. Its sampling thread runs in all blocks."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+        self._arm(False)
 
     def begin(self, folder: Path, steps: int) -> None:
         self._arm(True)
