@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ("smdebug", "smdebug-keras", "smdebug-xgboost", "tensorboard", "wandb")
+PEERS = ("profilers", "smdebug", "smdebug-keras", "smdebug-xgboost", "tensorboard", "wandb")
 WANTED = (3, 11)
 _STAMP = "peer-stamp.txt"
 _TAIL_LINES = 30

@@ -29,6 +29,7 @@ def test_without_a_name_it_lists_the_benchmarks() -> None:
         "gpu",
         "default-rules",
         "hook-cost",
+        "profilers",
         "operator-cost",
         "crash-table",
     ):
@@ -49,6 +50,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
         ("flush", ["--gigabytes", "0.05", "--repeats", "1", "--rows", "2000", "--seconds", "0.5"]),
         ("default-rules", ["--pairs", "1", "--quick"]),
         ("hook-cost", ["--rounds", "3"]),
+        ("profilers", ["--seconds", "0", "--long-steps", "20", "--models", "mlp", "--tools", "tdcore"]),
     ],
 )
 def test_a_small_run_saves_its_numbers_with_the_machine_they_come_from(

@@ -32,6 +32,7 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("name", "main"),
     [
+        ("profilers", "py-spy==0.4.3"),
         ("smdebug", "torch==2.13.0"),
         ("smdebug-keras", "tensorflow-cpu==2.12.1"),
         ("smdebug-xgboost", "xgboost==1.7.6"),
