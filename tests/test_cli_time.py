@@ -64,6 +64,17 @@ def test_the_json_has_the_same_numbers(tdcore: Command, tmp_path: Path) -> None:
     assert times["slowest"][0] == {"mode_step": 6, "ms": 100.0, "phase": "gc", "phase_ms": 90.0}
 
 
+def test_the_time_of_the_gpu_is_the_mean_of_the_steps_that_have_it(tdcore: Command, tmp_path: Path) -> None:
+    trace = training()
+    (rows,) = trace.step_times.values()
+    for row in rows[:4]:
+        row["gpu_ns"] = 8_000_000
+    run = write(tmp_path / "run", trace)
+    assert "GPU: 8 ms per step" in tdcore("show", run, "--time").out
+    (times,) = json.loads(tdcore("show", run, "--time", "--json").out)["times"]
+    assert (times["gpu_ms"], times["gpu_steps"]) == (32.0, 4)
+
+
 def test_each_worker_and_mode_has_its_own_table(tdcore: Command, tmp_path: Path) -> None:
     trace = Trace()
     for worker in ("worker_0", "worker_1"):
