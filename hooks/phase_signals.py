@@ -67,17 +67,31 @@ class PhaseSignals:
             if self._users:
                 self._replace()
 
-    def remove(self, timer: Any) -> None:
-        """Report no more phases to this stopwatch. A further call has no effect."""
+    def replace_timer(self, timer: Any, by: Any) -> None:
+        """Report phases to another stopwatch, whose attribute `native` is this one."""
         with self._lock:
-            if timer not in _active:
-                return
-            _active.remove(timer)
+            if timer in _active:
+                _active[_active.index(timer)] = by
+
+    def remove(self, timer: Any) -> Any:
+        """Report no more phases to this stopwatch, or to the one that has replaced it.
+
+        A further call has no effect.
+
+        Returns:
+            The stopwatch that got the reports.
+        """
+        with self._lock:
+            found = next((each for each in _active if getattr(each, "native", each) is timer), None)
+            if found is None:
+                return timer
+            _active.remove(found)
             if not _active and _on_gc in gc.callbacks:
                 gc.callbacks.remove(_on_gc)
             self._users -= 1
             if self._users == 0:
                 self._restore()
+        return found
 
     def _replace(self) -> None:
         known = {id(original): replacement for _, _, original, replacement in self._installed.values()}

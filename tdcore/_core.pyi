@@ -417,9 +417,18 @@ class StepTimer:
         """
         Begin a phase. Returns the phase that it interrupts, for leave().
         """
+    def expect_gpu(self) -> int:
+        """
+        Hold the row of the current step, and all later rows, back until set_gpu() is called for this row.
+
+        At most 16 rows are held back. If a further row ends, the oldest one is published without the time of the GPU.
+
+        Returns:
+            The number of the row, for set_gpu().
+        """
     def finish(self, capture_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        End the last step. Later calls have no effect. capture_ns: as for begin().
+        End the last step, and publish all rows. Later calls have no effect. capture_ns: as for begin().
         """
     def gc_callback(self, phase: str, info: typing.Any) -> None:
         """
@@ -428,6 +437,14 @@ class StepTimer:
     def leave(self, interrupted: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         End a phase, and continue the phase that it has interrupted.
+        """
+    def set_gpu(self, row: typing.SupportsInt | typing.SupportsIndex, nanoseconds: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Store the time of the GPU of a row. The call has no effect if the row was already published.
+
+        Args:
+            row: The result of expect_gpu().
+            nanoseconds: The time; negative if it is unknown.
         """
 def _pretend_available_memory(bytes: typing.SupportsInt | typing.SupportsIndex | None) -> None:
     """

@@ -51,6 +51,21 @@ Args:
     phase: The phase that begins.
     capture_ns: Time that the training's threads have spent in tdcore so far.)";
 
+constexpr const char* kExpectGpuDoc =
+    R"(Hold the row of the current step, and all later rows, back until set_gpu() is called for this row.
+
+At most 16 rows are held back. If a further row ends, the oldest one is published without the time of the GPU.
+
+Returns:
+    The number of the row, for set_gpu().)";
+
+constexpr const char* kSetGpuDoc =
+    R"(Store the time of the GPU of a row. The call has no effect if the row was already published.
+
+Args:
+    row: The result of expect_gpu().
+    nanoseconds: The time; negative if it is unknown.)";
+
 }  // namespace
 
 void bind_step_timer(py::module_& module) {
@@ -84,8 +99,11 @@ void bind_step_timer(py::module_& module) {
             }
           },
           py::arg("phase"), py::arg("info"), "Callback for gc.callbacks.")
-      .def("finish", &StepTimer::finish, py::arg("capture_ns"),
-           "End the last step. Later calls have no effect. capture_ns: as for begin().");
+      .def("expect_gpu", &StepTimer::expect_gpu, kExpectGpuDoc)
+      .def("set_gpu", &StepTimer::set_gpu, py::arg("row"), py::arg("nanoseconds"), kSetGpuDoc)
+      .def(
+          "finish", &StepTimer::finish, py::arg("capture_ns"),
+          "End the last step, and publish all rows. Later calls have no effect. capture_ns: as for begin().");
 }
 
 }  // namespace tdcore

@@ -24,6 +24,7 @@ StepTimeRow since(const StepTimeRow& row, const StepTimeRow& earlier) noexcept {
   later.data_waits -= earlier.data_waits;
   later.checkpoints -= earlier.checkpoints;
   later.compiles -= earlier.compiles;
+  later.gpu_ns = -1;
   return later;
 }
 
@@ -39,11 +40,12 @@ void StepTimer::begin(const Step& step, Phase phase, std::int64_t capture_ns) no
   if (!open_) open(now);
   switch_to(phase, now);
   if (named_ && has_split_) {
-    publish(split_, capture_ns);
+    split_.gpu_ns = row_.gpu_ns;
+    end_row(split_, capture_ns);
     row_ = since(row_, split_);
     row_.time_ns = split_time_ns_;
   } else if (named_) {
-    publish(row_, capture_ns);
+    end_row(row_, capture_ns);
     open(now);
   } else {
     capture_seen_ = capture_ns;
@@ -119,16 +121,40 @@ void StepTimer::end_gc() noexcept {
   if (!has_no_effect()) switch_to(before_gc_, monotonic());
 }
 
+std::uint64_t StepTimer::expect_gpu() noexcept {
+  waits_for_gpu_ = open_ && !finished_;
+  return next_number_;
+}
+
+void StepTimer::set_gpu(std::uint64_t number, std::int64_t nanoseconds) noexcept {
+  if (number == next_number_ && waits_for_gpu_) {  // the current row
+    row_.gpu_ns = nanoseconds;
+    waits_for_gpu_ = false;
+    return;
+  }
+  if (held_count_ == 0) return;
+  const std::uint64_t first = held_[oldest_].row.number;  // held rows have successive numbers
+  if (number < first || number - first >= held_count_) return;
+  HeldRow& held = held_[(oldest_ + (number - first)) % kHeldRows];
+  if (!held.waits) return;
+  held.row.gpu_ns = nanoseconds;
+  held.waits = false;
+  publish_known();
+}
+
 void StepTimer::finish(std::int64_t capture_ns) noexcept {
   if (finished_) return;
   finished_ = true;
-  if (!open_ || !named_) return;
-  if (has_split_) {
-    row_ = split_;
-  } else if (phase_ != Phase::kRest) {
-    switch_to(Phase::kRest, monotonic());
+  if (open_ && named_) {
+    if (has_split_) {
+      split_.gpu_ns = row_.gpu_ns;
+      row_ = split_;
+    } else if (phase_ != Phase::kRest) {
+      switch_to(Phase::kRest, monotonic());
+    }
+    end_row(row_, capture_ns);
   }
-  publish(row_, capture_ns);
+  while (held_count_ > 0) publish_oldest();
 }
 
 void StepTimer::switch_to(Phase phase, std::int64_t now) noexcept {
@@ -154,14 +180,38 @@ void StepTimer::begin_wait() noexcept {
   has_split_ = true;
 }
 
-void StepTimer::publish(StepTimeRow row, std::int64_t capture_ns) noexcept {
+/// Numbers the row, and publishes it, unless this row or an earlier one waits for the time of the GPU.
+void StepTimer::end_row(StepTimeRow row, std::int64_t capture_ns) noexcept {
   // Before the first row, the hook can have worked longer than the step.
   const std::int64_t duration =
       std::accumulate(std::begin(row.phases), std::end(row.phases), std::int64_t{0});
   row.capture_ns = std::min(capture_ns - capture_seen_, duration);
   row.number = next_number_++;
   capture_seen_ = capture_ns;
-  (void)ring_->put_step_time(row);
+  const bool waits = waits_for_gpu_;
+  waits_for_gpu_ = false;
+  if (!waits && held_count_ == 0) {
+    (void)ring_->put_step_time(row);
+    return;
+  }
+  if (held_count_ == kHeldRows) {
+    publish_oldest();
+    publish_known();
+  }
+  held_[(oldest_ + held_count_) % kHeldRows] = {row, waits};
+  ++held_count_;
+  publish_known();
+}
+
+void StepTimer::publish_oldest() noexcept {
+  (void)ring_->put_step_time(held_[oldest_].row);
+  oldest_ = (oldest_ + 1) % kHeldRows;
+  --held_count_;
+}
+
+/// Publishes held rows up to the first one that waits for the time of the GPU.
+void StepTimer::publish_known() noexcept {
+  while (held_count_ > 0 && !held_[oldest_].waits) publish_oldest();
 }
 
 }  // namespace tdcore

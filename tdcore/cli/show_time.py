@@ -70,6 +70,7 @@ def _summary(worker: str, mode: str, table: pa.Table) -> dict[str, Any]:
         "max_ms": float(durations.max()),
         "phases_ms": {phase: value for phase, value in phases.items() if value > 0},
         "capture_ms": float(table["capture_ns"].to_numpy().sum()) / _MS,
+        "gpu_steps": len(gpu),
         "gpu_ms": float(gpu.sum()) if len(gpu) else None,
         "slowest": [
             {
@@ -106,7 +107,7 @@ def _print(out: Any, trial: Trial, found: dict[str, Any], *, workers: int) -> No
     tdcore_share = 100 * found["capture_ms"] / found["total_ms"] if found["total_ms"] else 0.0
     out.print(f"tdcore itself: {_time(found['capture_ms'] / steps)} per step ({tdcore_share:.1f} %)")
     if found["gpu_ms"] is not None:
-        out.print(f"GPU: {_time(found['gpu_ms'] / steps)} per step")
+        out.print(f"GPU: {_time(found['gpu_ms'] / found['gpu_steps'])} per step")
     slow = "; ".join(
         f"step {each['mode_step']} {_time(each['ms'])} ({each['phase']} {_time(each['phase_ms'])})"
         for each in found["slowest"]

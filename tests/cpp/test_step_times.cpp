@@ -213,6 +213,139 @@ void phases() {
   });
 }
 
+/// Numbers of the steps of rows.
+std::vector<std::int64_t> steps_of(const std::vector<StepTimeRow>& rows) {
+  std::vector<std::int64_t> result;
+  for (const StepTimeRow& row : rows) result.push_back(row.step);
+  return result;
+}
+
+/// Times of the GPU of rows; -1: unknown.
+std::vector<std::int64_t> gpu_of(const std::vector<StepTimeRow>& rows) {
+  std::vector<std::int64_t> result;
+  for (const StepTimeRow& row : rows) result.push_back(row.gpu_ns);
+  return result;
+}
+
+using Numbers = std::vector<std::int64_t>;
+
+void held_rows() {
+  it("a row that waits for the time of the GPU is held back until the time is known", [] {
+    Rig rig;
+    rig.begin(0);
+    const std::uint64_t number = rig.timer.expect_gpu();
+    rig.update();
+    rig.begin(1);
+    REQUIRE(number == 0 && rig.rows().empty());
+    rig.timer.set_gpu(number, 5);
+    REQUIRE(gpu_of(rig.rows()) == Numbers{5});
+    rig.timer.set_gpu(number, 6);  // has no effect
+    rig.begin(2);
+    REQUIRE((gpu_of(rig.rows()) == Numbers{5, -1}));
+  });
+  it("rows after a row that waits are published after it", [] {
+    Rig rig;
+    rig.begin(0);
+    const std::uint64_t first = rig.timer.expect_gpu();
+    rig.begin(1);
+    rig.begin(2);
+    const std::uint64_t third = rig.timer.expect_gpu();
+    rig.begin(3);
+    rig.timer.set_gpu(third, 7);
+    REQUIRE(rig.rows().empty());
+    rig.timer.set_gpu(first, 5);
+    const auto rows = rig.rows();
+    REQUIRE((steps_of(rows) == Numbers{0, 1, 2} && gpu_of(rows) == Numbers{5, -1, 7}));
+    for (std::size_t i = 0; i < rows.size(); ++i) REQUIRE(rows[i].number == i);
+  });
+  it("a time that is known before the end of the step holds no row back", [] {
+    Rig rig;
+    rig.begin(0);
+    rig.timer.set_gpu(rig.timer.expect_gpu(), 5);
+    rig.begin(1);
+    REQUIRE(gpu_of(rig.rows()) == Numbers{5});
+  });
+  it("a time that cannot be measured releases the row", [] {
+    Rig rig;
+    rig.begin(0);
+    const std::uint64_t number = rig.timer.expect_gpu();
+    rig.begin(1);
+    rig.timer.set_gpu(number, -1);
+    REQUIRE(gpu_of(rig.rows()) == Numbers{-1});
+  });
+  it("if 16 rows are held, the next row publishes the oldest one without its time", [] {
+    Rig rig;
+    for (int step = 0; step <= 16; ++step) {
+      rig.begin(step);
+      (void)rig.timer.expect_gpu();
+    }
+    REQUIRE(rig.rows().empty());  // 16 rows have ended
+    rig.timer.set_gpu(2, 7);
+    rig.begin(17);
+    REQUIRE((steps_of(rig.rows()) == Numbers{0}));
+    rig.begin(18);  // the row of step 17 is known: it waits for the rows before it
+    REQUIRE((steps_of(rig.rows()) == Numbers{0, 1, 2} && gpu_of(rig.rows()) == Numbers{-1, -1, 7}));
+    rig.timer.set_gpu(0, 9);  // has no effect
+    rig.timer.set_gpu(99, 9);
+    rig.timer.set_gpu(3, 8);
+    REQUIRE((gpu_of(rig.rows()) == Numbers{-1, -1, 7, 8}));
+  });
+  it("times that come many steps late fill the rows in order", [] {
+    Rig rig;
+    constexpr std::int64_t kLate = 12;
+    for (std::int64_t step = 0; step < 200; ++step) {
+      rig.begin(step);
+      REQUIRE(rig.timer.expect_gpu() == static_cast<std::uint64_t>(step));
+      if (step >= kLate) rig.timer.set_gpu(static_cast<std::uint64_t>(step - kLate), step - kLate);
+    }
+    rig.timer.finish(0);
+    const auto rows = rig.rows();
+    REQUIRE(rows.size() == 200);
+    for (std::int64_t step = 0; step < 200; ++step) {
+      const StepTimeRow& row = rows[static_cast<std::size_t>(step)];
+      REQUIRE(row.step == step && row.gpu_ns == (step < 200 - kLate ? step : -1));
+    }
+  });
+  it("the end publishes held rows and the last row", [] {
+    Rig rig;
+    for (int step = 0; step < 4; ++step) {
+      rig.begin(step);
+      (void)rig.timer.expect_gpu();
+      rig.update();
+    }
+    rig.timer.set_gpu(1, 7);
+    rig.timer.set_gpu(3, 9);  // the current row
+    rig.timer.finish(0);
+    const auto rows = rig.rows();
+    REQUIRE((steps_of(rows) == Numbers{0, 1, 2, 3} && gpu_of(rows) == Numbers{-1, 7, -1, 9}));
+    (void)rig.timer.expect_gpu();
+    rig.timer.set_gpu(0, 1);
+    rig.begin(4);
+    REQUIRE(rig.rows().size() == 4);
+  });
+  it("a wait for data splits a row whose time of the GPU is expected or known", [] {
+    Rig rig;
+    for (int step = 0; step < 3; ++step) {
+      rig.begin(step);
+      const std::uint64_t number = rig.timer.expect_gpu();
+      rig.update();
+      rig.wait_for_data();
+      if (step == 1) rig.timer.set_gpu(number, 5);
+    }
+    rig.timer.set_gpu(0, 3);
+    rig.timer.set_gpu(2, 7);
+    rig.timer.finish(0);
+    REQUIRE((gpu_of(rig.rows()) == Numbers{3, 5, 7}));
+  });
+  it("before the first step no time of the GPU is expected", [] {
+    Rig rig;
+    (void)rig.timer.expect_gpu();
+    rig.begin(0);
+    rig.begin(1);
+    REQUIRE(rig.rows().size() == 1);
+  });
+}
+
 void queue() {
   it("rows that do not fit leave a gap in the numbers", [] {
     Rig rig;
@@ -285,6 +418,7 @@ void queue() {
 
 int main() {
   phases();
+  held_rows();
   queue();
   return tdcore::testing::result();
 }

@@ -1,11 +1,13 @@
 """Counts instructions and calls of the hooks' Python code; the counts are equal on all machines.
 
 Only code in hooks/ counts. Native code (the capture itself, loops of itertools) does not; benchmarks measure
-its cost. Threads: before Python 3.12 only the counting thread is counted.
+its cost. Threads: before Python 3.12 only the counting thread is counted. The garbage collector is off,
+because each of its pauses calls a function in hooks/ at a random moment.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -31,8 +33,11 @@ class Counting:
         self.calls: Counter[str] = Counter()
         self._names = {code: f"{path.name}:{code.co_firstlineno} {code.co_name}" for code, path in _codes()}
         self._before: Any = None
+        self._collects = False
 
     def __enter__(self) -> Counting:
+        self._collects = gc.isenabled()
+        gc.disable()
         if sys.version_info >= (3, 12):
             self._monitor(sys.monitoring)
         else:
@@ -49,6 +54,8 @@ class Counting:
             sys.monitoring.free_tool_id(_TOOL)
         else:
             sys.settrace(self._before)
+        if self._collects:
+            gc.enable()
 
     def where(self, most: int = 12) -> str:
         """Return the functions with the largest counts, as a table."""

@@ -20,10 +20,12 @@ from tdcore.hooks.pytorch.compile.tracing import (
 )
 from tdcore.hooks.pytorch.forward.entries import is_running
 from tdcore.hooks.pytorch.steps.driver_state import EVAL, NONE_OPEN, PREDICT, TRAIN, WITH_GRADIENTS
+from tdcore.hooks.pytorch.steps.gpu_times import cuda_events
 from tdcore.hooks.pytorch.steps.optimizer_steps import OptimizerSteps
-from tdcore.hooks.pytorch.steps.phases import look_for_phases
+from tdcore.hooks.pytorch.steps.phases import look_for_phases, time_gpu
 from tdcore.hooks.pytorch.steps.root import Root
 from tdcore.hooks.pytorch.steps.shortfall import open_step, possible, saved_steps_without_update
+from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.step_timer import FORWARD
 from tdcore.modes import ModeKeys
 
@@ -104,6 +106,7 @@ class TrainingDriver(OptimizerSteps):
                 if not each.searched:
                     self._search(each)
             look_for_phases()
+            self._guarded("time of the GPU", self._time_gpu)
         if module.training and torch.is_grad_enabled() and not root.by_itself:
             if entry:
                 root.entries.used = True
@@ -133,6 +136,12 @@ class TrainingDriver(OptimizerSteps):
             return True
         self._join_other(root, module, mode_set or (PREDICT if training else EVAL), entry=entry)
         return False
+
+    def _time_gpu(self) -> None:
+        """Measure the time of the GPU from this forward on, if the first model is on a CUDA device."""
+        first = self._roots[0].reference()
+        if first is not None:
+            self._timer = time_gpu(self._timer, cuda_events(first), note_once(self._notes, self._warn))
 
     def _stop_following(self) -> None:
         """Stop deriving steps or modes from forwards, because the script sets them."""

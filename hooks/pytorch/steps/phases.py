@@ -12,10 +12,11 @@ from typing import Any
 
 from tdcore.hooks.phase_signals import PhaseSignals, Signal, begin_compilation, end_compilation
 from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frames
+from tdcore.hooks.pytorch.steps.gpu_times import CudaEvents, GpuStepTimer
 from tdcore.hooks.recorder import Recorder
 from tdcore.hooks.step_timer import BACKWARD, CHECKPOINT, DATA, NullStepTimer
 
-__all__ = ["look_for_phases", "time_phases"]
+__all__ = ["look_for_phases", "time_gpu", "time_phases"]
 
 _SIGNALS = (
     Signal("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", DATA),
@@ -53,6 +54,21 @@ def time_phases(hook: Any, timer: Any, recorder: Recorder) -> Callable[[], objec
     return weakref.finalize(hook, _end, timer, recorder)
 
 
+def time_gpu(timer: Any, events: CudaEvents | None, note: Callable[[str], None]) -> Any:
+    """Return a stopwatch that also measures the time of the GPU, and report phases to it from now on.
+
+    Args:
+        timer: The stopwatch of the hook.
+        events: Events of the device; None: there is no device, so the stopwatch stays the same.
+        note: Logs a message, and stores it in the notes of the run.
+    """
+    if events is None or isinstance(timer, (NullStepTimer, GpuStepTimer)):
+        return timer
+    measuring = GpuStepTimer(timer, events, note)
+    _signals.replace_timer(timer, measuring)
+    return measuring
+
+
 def look_for_phases() -> None:
     """Find libraries that were imported since the first hook was created."""
     _signals.look_again()
@@ -63,5 +79,4 @@ def look_for_phases() -> None:
 
 
 def _end(timer: Any, recorder: Recorder) -> None:
-    _signals.remove(timer)
-    timer.finish(recorder.spent_ns)
+    _signals.remove(timer).finish(recorder.spent_ns)
