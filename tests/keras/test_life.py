@@ -147,7 +147,8 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHo
     never = td.SaveConfig(start_step=10**6)
     hook = make_hook(save_config=never)
     assert calls() == 0
-    assert calls(hook) / 100 < 5
+    waits = 2 if BACKEND == "torch" else 0  # Keras's and PyTorch's iterators report the wait for data
+    assert calls(hook) / 100 < 5 + waits
 
 
 @shows("fit(), evaluate(), predict()", "values right")
