@@ -70,6 +70,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     framework: ClassVar[str]
     _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to the collections of all hooks
     _step_phase: ClassVar[int] = COMPUTE  # phase in which a step begins
+    _begins_rows = True  # whether _begin_step() begins the row of the step in the times of steps
     _clock: Clock
 
     def __init__(
@@ -125,6 +126,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         self._stop_requests = StopRequests(self._clock, on_stop)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
         self._timer: Any = step_timer(self._ring, writes=self._session is not None)
+        self._end_phases: Callable[[], object] = lambda: None
         self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._clock.include_configured()
@@ -236,6 +238,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         current.forget(self)
         self._end_capture()
         self._detach()
+        self._end_phases()
         end = time.monotonic() + self._close_timeout.total_seconds()
         report = self._session.close() if self._session is not None else None
         self._profiles.wait(max(end - time.monotonic(), 0.0))
@@ -303,8 +306,9 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         if self._unmarked:
             self._mark()
         plan = self._clock.begin(mode)
-        now = self._clock.now
-        self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
+        if self._begins_rows:
+            now = self._clock.now
+            self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
         if plan is not None:
             self._unmarked = True
             if self._epoch is not None:

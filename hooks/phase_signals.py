@@ -3,7 +3,8 @@
 While at least one hook measures the times of steps, some functions are replaced by functions that call the
 original ones: those that return the next batch, run a backward, or save a checkpoint. The last hook that is
 closed restores them. If another program has replaced such a function in between, the replacement stays in the
-chain and has no effect. Pauses of Python's garbage collector come from gc.callbacks.
+chain and has no effect. Several lists can contain the same function, which is replaced once. Pauses of
+Python's garbage collector come from gc.callbacks.
 
 Threads: any; a stopwatch ignores the calls of other threads than the training's. A forked child, such as a
 worker of a DataLoader, reports nothing.
@@ -16,12 +17,22 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tdcore.hooks.step_timer import BACKWARD, COMPILE
+from tdcore.hooks.recorder import Recorder
+from tdcore.hooks.step_timer import BACKWARD, COMPILE, COMPUTE, REST, NullStepTimer
 
-__all__ = ["PhaseSignals", "Signal", "begin_compilation", "end_compilation"]
+__all__ = [
+    "PhaseSignals",
+    "Signal",
+    "active_timers",
+    "begin_compilation",
+    "cancel_wait",
+    "end_compilation",
+    "time_phases",
+]
 
 
 class Signal(NamedTuple):
@@ -31,142 +42,219 @@ class Signal(NamedTuple):
         module: Name of its module. The function is replaced if the module is imported.
         path: Its name in the module, with its class: "DataLoader.__iter__".
         phase: The phase.
+        is_epoch: It returns the batches of one epoch. Its StopIteration is the end of the epoch, and no wait.
     """
 
     module: str
     path: str
     phase: int
+    is_epoch: bool = False
+
+
+class _Replaced(NamedTuple):
+    """A function that was replaced. lists: The PhaseSignals that need it."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+    lists: list[PhaseSignals]
 
 
 _active: list[Any] = []  # stopwatches of open hooks
+_installed: dict[Signal, _Replaced] = {}  # under _lock
+_all_signals: weakref.WeakSet[PhaseSignals] = weakref.WeakSet()
+_ended: list[PhaseSignals] = []  # a user of each has ended, and _settle() has not handled it yet
+# Never waited for while Python's garbage collector runs: it may run in the thread that holds the lock, and
+# delete a hook.
+_lock = threading.Lock()
+
+
+def active_timers() -> list[Any]:
+    """The stopwatches of open hooks. The caller does not change the list."""
+    return _active
 
 
 class PhaseSignals:
     """The replaced functions of this process, for one framework's list of signals."""
 
-    def __init__(self, signals: Iterable[Signal], unseen: Callable[[Any], object]) -> None:
+    def __init__(
+        self, signals: Iterable[Signal], unseen: Callable[[Any], object] = lambda replacement: None
+    ) -> None:
         """signals: The functions. unseen: Hides a replacement from the framework's compiler."""
         self._signals = tuple(signals)
         self._unseen = unseen
-        self._lock = threading.Lock()
-        self._users = 0
-        self._installed: dict[Signal, tuple[Any, str, Any, Any]] = {}  # owner, name, original, replacement
+        self._users = 0  # under _lock
+        _all_signals.add(self)
 
     def install(self, timer: Any) -> None:
         """Report phases to this stopwatch, until remove()."""
-        with self._lock:
+        with _lock:
             self._users += 1
             _active.append(timer)
-            if len(_active) == 1:
+            if _on_gc not in gc.callbacks:
                 gc.callbacks.append(_on_gc)
             self._replace()
+        _settle()
 
     def look_again(self) -> None:
         """Replace functions of modules that were imported since install()."""
-        with self._lock:
+        with _lock:
             if self._users:
                 self._replace()
+        _settle()
 
     def replace_timer(self, timer: Any, by: Any) -> None:
         """Report phases to another stopwatch, whose attribute `native` is this one."""
-        with self._lock:
+        with _lock:
             if timer in _active:
                 _active[_active.index(timer)] = by
+        _settle()
 
     def remove(self, timer: Any) -> Any:
-        """Report no more phases to this stopwatch, or to the one that has replaced it.
+        """Report no more phases to this stopwatch, or to the one that has replaced it. Never waits.
 
         A further call has no effect.
 
         Returns:
             The stopwatch that got the reports.
         """
-        with self._lock:
-            found = next((each for each in _active if getattr(each, "native", each) is timer), None)
-            if found is None:
-                return timer
+        found = next((each for each in _active if getattr(each, "native", each) is timer), None)
+        if found is None:
+            return timer
+        try:
             _active.remove(found)
-            if not _active and _on_gc in gc.callbacks:
-                gc.callbacks.remove(_on_gc)
-            self._users -= 1
-            if self._users == 0:
-                self._restore()
+        except ValueError:  # another thread has removed it
+            return found
+        _ended.append(self)
+        _settle()
         return found
 
     def _replace(self) -> None:
-        known = {id(original): replacement for _, _, original, replacement in self._installed.values()}
         for signal in self._signals:
-            if signal in self._installed or signal.module not in sys.modules:
-                continue
-            owner: Any = sys.modules[signal.module]
-            *outer, name = signal.path.split(".")
-            for each in outer:
-                owner = getattr(owner, each, None)
-            original = None if owner is None else vars(owner).get(name)
-            if not callable(original):
-                continue  # another version of the library
-            replacement = known.get(id(original))  # a module can import a function of another one
-            if replacement is None:
-                make = _backward if signal.phase == BACKWARD else _phase
-                replacement = functools.wraps(original)(make(original, signal.phase))
-                known[id(original)] = replacement
-                self._unseen(replacement)
-            setattr(owner, name, replacement)
-            self._installed[signal] = (owner, name, original, replacement)
+            installed = _installed.get(signal)
+            if installed is None and signal.module in sys.modules:
+                installed = self._replaced(signal)
+            if installed is not None and self not in installed.lists:
+                installed.lists.append(self)
+                self._unseen(installed.replacement)
+
+    def _replaced(self, signal: Signal) -> _Replaced | None:
+        """Replace one function. Returns None if another version of the library does not have it."""
+        owner: Any = sys.modules[signal.module]
+        *outer, name = signal.path.split(".")
+        for each in outer:
+            owner = getattr(owner, each, None)
+        original = None if owner is None else vars(owner).get(name)
+        if not callable(original):
+            return None
+        # A module can import a function of another one.
+        known = (each.replacement for each in _installed.values() if each.original is original)
+        replacement = next(known, None)
+        if replacement is None:
+            make = _backward if signal.phase == BACKWARD else _epoch if signal.is_epoch else _phase
+            replacement = functools.wraps(original)(make(original, signal.phase))
+        setattr(owner, name, replacement)
+        _installed[signal] = _Replaced(owner, name, original, replacement, [])
+        return _installed[signal]
 
     def _restore(self) -> None:
-        for owner, name, original, replacement in self._installed.values():
-            if vars(owner).get(name) is replacement:
-                setattr(owner, name, original)
-        self._installed.clear()
+        for signal, each in list(_installed.items()):
+            if self in each.lists:
+                each.lists.remove(self)
+                if not each.lists:
+                    del _installed[signal]
+                    if vars(each.owner).get(each.name) is each.replacement:
+                        setattr(each.owner, each.name, each.original)
+
+
+def _settle() -> None:
+    """Restore the functions of lists without a user. If the lock is held, its holder does this afterwards."""
+    while _ended and _lock.acquire(blocking=False):
+        try:
+            while _ended:
+                signals = _ended.pop()
+                signals._users -= 1
+                if signals._users == 0:
+                    signals._restore()
+            if not _active and _on_gc in gc.callbacks:
+                gc.callbacks.remove(_on_gc)
+        finally:
+            _lock.release()
+
+
+def time_phases(hook: Any, timer: Any, recorder: Recorder, signals: PhaseSignals) -> Callable[[], object]:
+    """Report phases to the stopwatch of a hook. Returns a function that ends the last step and the reports.
+
+    The function is called when the hook is deleted, if it was not called before.
+    """
+    if isinstance(timer, NullStepTimer):
+        return lambda: None
+    signals.install(timer)
+    return weakref.finalize(hook, _end, signals, timer, recorder)
+
+
+def _end(signals: PhaseSignals, timer: Any, recorder: Recorder) -> None:
+    signals.remove(timer).finish(recorder.spent_ns)
 
 
 def _phase(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
     """A function that reports its time as a phase."""
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        if len(_active) != 1:
-            return _timed_by_all(phase, original, arguments, options)
-        timer = _active[0]
-        interrupted = timer.enter(phase)
+        interrupted = []
+        for timer in _active:  # a comprehension would be a further call of Python
+            interrupted.append((timer, timer.enter(phase)))  # noqa: PERF401
         try:
             return original(*arguments, **options)
         finally:
-            timer.leave(interrupted)
+            for timer, before in interrupted:
+                timer.leave(before)
 
     return timed
+
+
+def _epoch(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
+    """The same for a function that returns the batches of one epoch."""
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        interrupted = []
+        for timer in _active:  # a comprehension would be a further call of Python
+            interrupted.append((timer, timer.enter(phase)))  # noqa: PERF401
+        try:
+            return original(*arguments, **options)
+        except StopIteration:
+            for timer, _ in interrupted:
+                cancel_wait(timer)
+            raise
+        finally:
+            for timer, before in interrupted:
+                timer.leave(before)
+
+    return timed
+
+
+def cancel_wait(timer: Any) -> None:
+    """The wait for data that was reported last belongs to the current step: there was no further batch."""
+    timer.enter(COMPUTE)  # a wait is the start of the next step unless the current one continues
+    timer.enter(REST)
 
 
 def _backward(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
     """The same for autograd's backward. torch.autograd.grad() only interrupts the phase of its caller."""
 
     def timed(*arguments: Any, **options: Any) -> Any:
-        if len(_active) != 1:
-            return _timed_by_all(phase, original, arguments, options)
-        timer = _active[0]
-        interrupted = timer.enter(phase)
+        interrupted = []
+        for timer in _active:  # a comprehension would be a further call of Python
+            interrupted.append((timer, timer.enter(phase)))  # noqa: PERF401
         try:
             return original(*arguments, **options)
         finally:
-            if options.get("accumulate_grad", True):
-                timer.end_backward(interrupted)
-            else:
-                timer.leave(interrupted)
+            accumulates = options.get("accumulate_grad", True)
+            for timer, before in interrupted:
+                (timer.end_backward if accumulates else timer.leave)(before)
 
     return timed
-
-
-def _timed_by_all(
-    phase: int, original: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
-) -> Any:
-    """Call a function, and report its time to all stopwatches."""
-    interrupted = [(timer, timer.enter(phase)) for timer in _active]
-    try:
-        return original(*arguments, **options)
-    finally:
-        returns = phase == BACKWARD and options.get("accumulate_grad", True)
-        for timer, before in interrupted:
-            (timer.end_backward if returns else timer.leave)(before)
 
 
 def _on_gc(phase: str, info: dict[str, int]) -> None:
@@ -190,8 +278,17 @@ _compiling: list[tuple[Any, int]] = []  # stopwatches, and the phases that the c
 
 
 def _forget_in_child() -> None:
+    """Restore all functions: the stopwatches belong to the parent. Another thread may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
     _active.clear()
+    _ended.clear()
     _compiling.clear()
+    for signals in list(_all_signals):
+        signals._users = 0
+        signals._restore()
+    if _on_gc in gc.callbacks:
+        gc.callbacks.remove(_on_gc)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

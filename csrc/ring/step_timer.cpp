@@ -35,9 +35,13 @@ StepTimer::StepTimer(std::shared_ptr<Ring> ring) noexcept
 
 void StepTimer::begin(const Step& step, Phase phase, std::int64_t capture_ns) noexcept {
   if (finished_) return;
+  if (std::this_thread::get_id() != owner_) in_gc_ = false;  // the end of the pause would have no effect
   owner_ = std::this_thread::get_id();
   const std::int64_t now = monotonic();
-  if (!open_) open(now);
+  if (!open_) {
+    open(now);
+    capture_seen_ = capture_ns;
+  }
   switch_to(phase, now);
   if (named_ && has_split_) {
     split_.gpu_ns = row_.gpu_ns;
@@ -47,8 +51,6 @@ void StepTimer::begin(const Step& step, Phase phase, std::int64_t capture_ns) no
   } else if (named_) {
     end_row(row_, capture_ns);
     open(now);
-  } else {
-    capture_seen_ = capture_ns;
   }
   row_.step = step.step;
   row_.mode_step = step.mode_step;
@@ -79,8 +81,9 @@ Phase StepTimer::enter(Phase phase) noexcept {
 
 void StepTimer::leave(Phase interrupted) noexcept {
   if (has_no_effect()) return;
-  const bool waited = phase_ == Phase::kData && interrupted != Phase::kData;
-  switch_to(waited ? Phase::kRest : interrupted, monotonic());  // a forward or loss does not continue
+  // After a wait for data, no forward or loss of the step before it continues.
+  const bool is_over = interrupted == Phase::kForward || interrupted == Phase::kLoss;
+  switch_to(phase_ == Phase::kData && is_over ? Phase::kRest : interrupted, monotonic());
 }
 
 void StepTimer::begin_optimizer() noexcept {

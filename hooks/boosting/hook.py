@@ -22,11 +22,14 @@ from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hooks.base import BaseHook
 from tdcore.hooks.boosting.ensemble import Ensemble, EvaluationScore
+from tdcore.hooks.boosting.round_timer import RoundTimer
 from tdcore.hooks.boosting.rounds import RoundRecorder
 from tdcore.hooks.configured import FromConfiguration, given_config, is_given
+from tdcore.hooks.phase_signals import PhaseSignals, time_phases
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
+from tdcore.hooks.step_timer import NullStepTimer
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
 
@@ -137,6 +140,7 @@ class BoostingHook(FromConfiguration, BaseHook):
                     self._collections.get(name).save_config = SaveConfig(save_interval=1)
         self._clock.include(CollectionKeys.METRICS)
         self._note = note_once(self._notes, self._warn)
+        self._end_phases = self._report_phases()
         self._rounds = RoundRecorder(self._recorder, self._notes, self._note, self._guarded)
 
     @property
@@ -169,6 +173,16 @@ class BoostingHook(FromConfiguration, BaseHook):
     def _version() -> str:
         """Version of the library."""
         raise NotImplementedError
+
+    def _phase_signals(self) -> PhaseSignals:
+        """Functions of the library that are phases. The phase "compute" is the update of a model."""
+        raise NotImplementedError
+
+    def _report_phases(self) -> Callable[[], object]:
+        if isinstance(self._timer, NullStepTimer):
+            return lambda: None
+        self._timer = RoundTimer(self._timer, self)
+        return time_phases(self, self._timer, self._recorder, self._phase_signals())
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this worker and number of workers of the training."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.base import BaseHook
+from tdcore.hooks.common_phases import COMMON, PhasesWithJax
 from tdcore.hooks.jax.captured_step import CapturedStep
 from tdcore.hooks.jax.collector import Collector, ModuleNames, TapName
 from tdcore.hooks.jax.interception import collecting
@@ -29,13 +30,16 @@ from tdcore.hooks.jax.tapped_jaxpr import LiftedTap
 from tdcore.hooks.jax.taps import is_traced
 from tdcore.hooks.jax.update_ratios import CopiedParameter, copied_parameters, ratio_of, requests_ratios
 from tdcore.hooks.jax_arrays import host_array
+from tdcore.hooks.phase_signals import time_phases
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
+from tdcore.hooks.step_timer import REST
 from tdcore.modes import ModeKeys
 
 __all__ = ["StepDriver"]
 
+_SIGNALS = PhasesWithJax(COMMON)
 _PARAMETERS = (TensorKind.WEIGHT, TensorKind.BIAS)
 _RATIOS = "update ratios"
 _NO_NEW_VALUE = (
@@ -50,6 +54,7 @@ class StepDriver(BaseHook):
 
     def _start_driver(self, *, per_shard: bool, per_layer: bool) -> None:
         self._note_uncaptured = note_once(self._notes, self._warn)
+        self._end_phases = time_phases(self, self._timer, self._recorder, _SIGNALS)
         self._modules = ModuleNames()
         self._per_shard = per_shard
         self._per_layer = per_layer
@@ -67,9 +72,12 @@ class StepDriver(BaseHook):
         except Exception as error:
             self._fault("steps", error)
             plan = None
-        if plan is None:
-            return captured.step(*args, **kwargs)
-        return self._run_saved(captured, plan, args, kwargs)
+        try:
+            if plan is None:
+                return captured.step(*args, **kwargs)
+            return self._run_saved(captured, plan, args, kwargs)
+        finally:
+            self._timer.enter(REST)
 
     # Saved steps ------------------------------------------------------------------------------------------
 

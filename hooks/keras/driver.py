@@ -4,6 +4,9 @@ While Keras trains, the model's step function is a dispatcher. It begins a step 
 model's own function if the step saves nothing. A saved step takes its batch from Keras's iterator and runs it
 with a capturing function (step_functions.py). If that function fails before the model has changed, the
 model's own function runs the same batch, and the capture is switched off.
+
+The row of a step in the times of steps begins with the wait for its batch. A call of a step function can end
+without a batch, so the row is named when the batch was there: until then, the stopwatch keeps the place.
 Threads: the training thread.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
@@ -18,20 +22,28 @@ import keras
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.base import BaseHook
+from tdcore.hooks.common_phases import COMMON, PhasesWithJax
 from tdcore.hooks.keras.backend import Backend, UncapturableStepError
 from tdcore.hooks.keras.collector import logged
 from tdcore.hooks.keras.model_view import ModelView, flat_layers
 from tdcore.hooks.keras.step_functions import MODES, CapturingFunctions
 from tdcore.hooks.keras.step_values import learning_rate, optimizer_values, optimizers_of, weight_values
+from tdcore.hooks.late_rows import LateRows
+from tdcore.hooks.phase_signals import Signal, cancel_wait, time_phases
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
 from tdcore.hooks.step_record import StepValue, record_step
+from tdcore.hooks.step_timer import COMPUTE, DATA, REST
 from tdcore.modes import ModeKeys
 
 __all__ = ["StepDriver"]
 
 _MODE = {"train": ModeKeys.TRAIN.value, "test": ModeKeys.EVAL.value, "predict": ModeKeys.PREDICT.value}
+_EPOCH = Signal(
+    "keras.src.trainers.epoch_iterator", "EpochIterator.__next__", DATA, is_epoch=True
+)  # on torch
+_SIGNALS = PhasesWithJax((_EPOCH, *COMMON))
 _HOOK = "_tdcore_hook"  # attribute of a dispatcher
 
 StepFunction = Callable[..., Any]
@@ -50,14 +62,16 @@ class ModelEntry:
         self.own: dict[str, tuple[StepFunction, StepFunction]] = {}  # mode -> dispatcher, own function
 
 
-class StepDriver(BaseHook):
+class StepDriver(LateRows):
     """The part of the Keras hook that the dispatchers call."""
 
     _backend: Backend
+    _begins_rows = False
 
     def _start_driver(self, backend: Backend) -> None:
         self._backend = backend
         self._note_uncaptured = note_once(self._notes, self._warn)
+        self._end_phases = time_phases(self, self._timer, self._recorder, _SIGNALS)
         self._entries: dict[int, ModelEntry] = {}
         self._batches_left: int | None = None  # of the epoch, with steps_per_execution
         self._has_batch = False  # the current step has run
@@ -104,6 +118,8 @@ class StepDriver(BaseHook):
 
     def _dispatcher(self, entry: ModelEntry, mode: str, own: StepFunction) -> StepFunction:
         value = _MODE[mode]
+        pulls = self._backend.name == "jax"  # Keras passes an iterator of batches
+        in_graph = self._backend.name == "tensorflow" and mode != "predict"
 
         def step_function(*args: Any) -> Any:
             if self._off:
@@ -111,25 +127,48 @@ class StepDriver(BaseHook):
             if self._control_changed():
                 self._check_control_guarded()
             model = entry.reference()
-            if model.steps_per_execution > 1:
-                return self._run_execution(entry, mode, own, args, model.steps_per_execution)
+            timer, steps = self._timer, model.steps_per_execution
             try:
-                plan = self._begin_step(self._mode or value)
-            except Exception as error:
-                self._fault("steps", error)
+                if steps > 1:
+                    return self._run_execution(entry, mode, own, args, steps)
+                if pulls:
+                    timer.enter(DATA)
+                    batch = next(args[-1])  # the function may take further batches
+                    args = (*args[:-1], chain((batch,), args[-1]))
+                try:
+                    plan = self._begin_step(self._mode or value)
+                except Exception as error:
+                    self._fault("steps", error)
+                    return own(*args)
+                if plan is not None:
+                    return self._run_execution(entry, mode, own, args, 1, plan)
+                if in_graph:
+                    return self._run_in_graph(own, args)
+                now = self._clock.now
+                timer.begin(now.step, now.mode, now.mode_step, COMPUTE, self._recorder.spent_ns)
                 return own(*args)
-            if plan is not None:
-                return self._run_execution(entry, mode, own, args, 1, plan)
-            try:
-                return own(*args)
-            except BaseException as error:
-                self._end_of_data(error)
+            except StopIteration:
+                cancel_wait(timer)
                 raise
+            finally:
+                timer.enter(REST)
 
         setattr(step_function, _HOOK, self)
         return step_function
 
     # Steps ------------------------------------------------------------------------------------------------
+
+    def _run_in_graph(self, own: StepFunction, args: tuple[Any, ...]) -> Any:
+        """Run a step that takes its batch from an iterator in TensorFlow's graph."""
+        spent = self._expect_row()
+        try:
+            result = own(*args)
+        except BaseException as error:
+            if not self._end_of_data(error):
+                self._begin_row(spent)
+            raise
+        self._begin_row(spent)
+        return result
 
     def _run_execution(
         self,
@@ -143,15 +182,20 @@ class StepDriver(BaseHook):
         """Run the batches of one call of the step function. plan: of the first step, if it has begun."""
         value = self._mode or _MODE[mode]
         if plan is None and not self._clock.may_save_within(value, steps):
+            spent = self._expect_row()
             result = own(*args)
             for _ in range(self._batches_of(steps, mode)):
                 self._begin_step(value)
+                self._begin_row(spent)
             return result
         state, batches = args[:-1], args[-1]
         iterator = iter(batches) if isinstance(batches, list) else batches
         results: list[Any] = []
+        waits = steps > 1 or (self._backend.name == "tensorflow" and mode != "predict")
         while len(results) < steps:
             begun = plan if plan is not None and not results else self._begin_step(value)
+            if waits:
+                self._timer.enter(DATA)
             try:
                 batch = self._backend.next_batch(entry.reference(), iterator)
             except BaseException as error:
@@ -159,6 +203,7 @@ class StepDriver(BaseHook):
                 if not results or not self._backend.is_end(error):
                     raise
                 break
+            self._begin_row(self._recorder.spent_ns)
             if begun is None:
                 result = self._run_own(own, state, batch, mode)
             else:
@@ -186,10 +231,12 @@ class StepDriver(BaseHook):
         joined = keras.tree.map_structure(lambda *each: keras.ops.concatenate(each, axis=0), *parts)
         return self._backend.with_outputs(results[-1], joined)
 
-    def _end_of_data(self, error: BaseException) -> None:
-        """Take back the step that has begun, if there is no batch for it."""
-        if self._backend.is_end(error):
-            self._clock.withdraw()
+    def _end_of_data(self, error: BaseException) -> bool:
+        """Take back the step that has begun, if there is no batch for it. Return whether this is the case."""
+        if not self._backend.is_end(error):
+            return False
+        self._withdraw_step()
+        return True
 
     def _run_saved(
         self,

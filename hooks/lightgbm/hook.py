@@ -24,10 +24,20 @@ from tdcore.hooks import current
 from tdcore.hooks.boosting.ensemble import Ensemble, EvaluationScore
 from tdcore.hooks.boosting.hook import BoostingHook, check_pair
 from tdcore.hooks.lightgbm.model import BoosterView
+from tdcore.hooks.phase_signals import PhaseSignals, Signal
+from tdcore.hooks.step_timer import CHECKPOINT, COMPUTE
 
 __all__ = ["ORDER", "Hook", "create_from_json_file", "get_hook"]
 
 ORDER = 25  # record_evaluation() has 20, early_stopping() has 30
+
+
+_SIGNALS = PhaseSignals(
+    (
+        Signal("lightgbm.basic", "Booster.update", COMPUTE),
+        Signal("lightgbm.basic", "Booster.save_model", CHECKPOINT),
+    )
+)
 
 
 class Hook(BoostingHook):
@@ -57,6 +67,9 @@ class Hook(BoostingHook):
     @staticmethod
     def _version() -> str:
         return str(lightgbm.__version__)
+
+    def _phase_signals(self) -> PhaseSignals:
+        return _SIGNALS
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         return self._place

@@ -21,14 +21,24 @@ from tdcore.hooks.live_hooks import LIVE_HOOKS
 from tdcore.hooks.mxnet.arrays import is_array, listed_arrays
 from tdcore.hooks.mxnet.block_values import BlockValues
 from tdcore.hooks.mxnet.trainer_updates import listen, unlisten
+from tdcore.hooks.phase_signals import PhaseSignals, Signal, time_phases
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.run_notes import note_once
+from tdcore.hooks.step_timer import CHECKPOINT, COMPUTE, DATA
 from tdcore.modes import ModeKeys
 
 __all__ = ["BlockDriver"]
 
 _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
 _TRAINING = (_TRAIN, _GLOBAL)
+_SIGNALS = PhaseSignals(
+    (
+        Signal("mxnet.gluon.data.dataloader", "_MultiWorkerIter.__next__", DATA, is_epoch=True),
+        Signal("mxnet.gluon.block", "Block.save_parameters", CHECKPOINT),
+        Signal("mxnet.gluon.block", "HybridBlock.export", CHECKPOINT),
+        Signal("mxnet.gluon.trainer", "Trainer.save_states", CHECKPOINT),
+    )
+)
 
 
 class _RootPreHook:
@@ -59,6 +69,7 @@ class BlockDriver(BaseHook):
     def _start_driver(self) -> None:
         self._read = BlockValues(self._recorder, self._clock.now)
         self._note = note_once(self._notes, self._warn)
+        self._end_phases = time_phases(self, self._timer, self._recorder, _SIGNALS)
         self._roots: list[tuple[weakref.ref[Any], Any]] = []  # block, handle of its pre-hook
         self._parts: list[Any] = []  # handles of the pre-hooks of blocks inside, see _enter_by_parts()
         self._losses: list[weakref.ref[Any]] = []
@@ -115,6 +126,7 @@ class BlockDriver(BaseHook):
         mode = self._mode or (_TRAIN if autograd.is_training() else _EVAL)
         trains = mode in _TRAINING
         if trains and self._trains and not self._updated:
+            self._continue_row()
             self._continue_training()
             return self._clock.plan
         self._detach_step()
@@ -124,6 +136,14 @@ class BlockDriver(BaseHook):
         elif self._trains and self._left is None:
             self._left = self._clock.leave()
         return self._begin_step(mode)
+
+    def _continue_row(self) -> None:
+        """Continue the row of the training step, which a wait or steps of other modes have interrupted."""
+        if self._left is None:
+            self._timer.enter(COMPUTE)
+        else:
+            step, mode, mode_step = self._left.step_id
+            self._timer.begin(step, mode, mode_step, COMPUTE, self._recorder.spent_ns)
 
     def _continue_training(self) -> None:
         """Make the training step the current one again, after steps of other modes."""
@@ -210,6 +230,9 @@ class BlockDriver(BaseHook):
         if not self._trains:
             self._enter_by_parts()
             return
+        if self._left is not None:
+            self._continue_row()
+        self._timer.begin_optimizer()
         self._continue_training()
         plan = self._clock.plan
         if plan is None:
@@ -238,6 +261,7 @@ class BlockDriver(BaseHook):
         if not self._off and self._trains and self._is_own(trainer):
             self._detach_step()
             self._updated = True
+            self._timer.end_optimizer()
 
     def _is_own(self, trainer: Any) -> bool:
         """Whether the trainer has a parameter of a registered block."""

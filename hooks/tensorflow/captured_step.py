@@ -25,6 +25,7 @@ from tdcore.format.layout import TensorKind
 from tdcore.hooks.interception import collecting
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.step_record import StepValue
+from tdcore.hooks.step_timer import REST
 from tdcore.hooks.tensorflow.collector import TapeCollector
 from tdcore.hooks.tensorflow.interception import as_traced, not_converted
 from tdcore.hooks.tensorflow.operations import plain_variable, read_variable
@@ -128,18 +129,33 @@ class CapturedStep:
         if driver._control_changed():
             driver._check_control_guarded()
         plan = None
+        spent = driver._expect_row()
         try:
             plan = driver.begin_captured(self.mode)
         except Exception as error:
             driver._fault("steps", error)
-        if plan is None:
-            return self._run_own(bind(self.own), args, kwargs)
+        has_batch = True
+        try:
+            if plan is None:
+                return self._run_own(bind(self.own), args, kwargs)
+            return self._run_saved(plan, bind, args, kwargs)
+        except BaseException as error:
+            has_batch = not _is_end(error)
+            raise
+        finally:
+            if has_batch:
+                driver._begin_row(spent)
+            driver._timer.enter(REST)
+
+    def _run_saved(
+        self, plan: Plan, bind: Callable[[Function], Function], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         start = perf_counter_ns()
         run = _Run(self, plan, bind, args, kwargs)
         try:
             return run.result()
         finally:
-            driver._recorder.spent_ns += perf_counter_ns() - start - run.training_ns
+            self.driver._recorder.spent_ns += perf_counter_ns() - start - run.training_ns
 
     def _run_own(self, own: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         driver = self.driver
@@ -148,7 +164,7 @@ class CapturedStep:
             return own(*args, **kwargs)
         except BaseException as error:
             if _is_end(error):
-                driver._clock.withdraw()
+                driver._withdraw_step()
             raise
         finally:
             driver.running = before

@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tdcore.format.layout import TensorKind
-from tdcore.hooks.base import BaseHook
 from tdcore.hooks.clock import SuspendedStep
+from tdcore.hooks.common_phases import COMMON
 from tdcore.hooks.interception import Interception, collecting
+from tdcore.hooks.late_rows import LateRows
+from tdcore.hooks.phase_signals import PhaseSignals, time_phases
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
 from tdcore.hooks.step_record import StepValue, record_step
+from tdcore.hooks.step_timer import COMPUTE, REST
 from tdcore.hooks.tensorflow.collector import TapeCollector
 from tdcore.hooks.tensorflow.interception import intercepted, reporting_modules
 from tdcore.hooks.tensorflow.keras_parts import add_model, intercepted_keras, metric_values
@@ -35,6 +38,7 @@ from tdcore.modes import ModeKeys
 
 __all__ = ["TapeDriver"]
 
+_SIGNALS = PhaseSignals(COMMON)
 _TRAIN = ModeKeys.TRAIN.value
 _TRAINING = (_TRAIN, ModeKeys.GLOBAL.value)
 
@@ -47,11 +51,12 @@ class _Left(NamedTuple):
     read: set[str]
 
 
-class TapeDriver(BaseHook):
+class TapeDriver(LateRows):
     """The part of the TensorFlow hook that tapes, optimizers and captured functions call."""
 
     def _start_driver(self) -> None:
         self._note_uncaptured = note_once(self._notes, self._warn)
+        self._end_phases = time_phases(self, self._timer, self._recorder, _SIGNALS)
         self._variables = VariableNames()
         self._signs = UpdateSigns()
         self._models: list[weakref.ref[Any]] = []
@@ -90,6 +95,8 @@ class TapeDriver(BaseHook):
         """Called by wrapped_tape.py when a tape has stopped."""
         if self._depth:
             self._depth -= 1
+            if not self._depth and self._clock.now.mode not in _TRAINING:
+                self._timer.enter(REST)
         collector = self._collector
         if collector is not None:
             start = perf_counter_ns()
@@ -124,6 +131,7 @@ class TapeDriver(BaseHook):
                 self._end_step()
             self._begin(mode)
         elif self._training and not self._signs.updated():
+            self._continue_row()
             self._continue_training()
         else:
             self._begin_training(mode, has_tape=True)
@@ -142,6 +150,14 @@ class TapeDriver(BaseHook):
             self._read = set()
             self._meet_models()
             self._guarded("weights", self._read_weights, self._collector, False)
+
+    def _continue_row(self) -> None:
+        """Continue the row of the training step, which a wait or steps of other modes have interrupted."""
+        if self._left is None:
+            self._timer.enter(COMPUTE)
+        else:
+            step, mode, mode_step = self._left.step.step_id
+            self._timer.begin(step, mode, mode_step, COMPUTE, self._recorder.spent_ns)
 
     def _continue_training(self) -> None:
         if self._left is not None:
@@ -202,6 +218,9 @@ class TapeDriver(BaseHook):
             self._guarded("steps", lambda: self._begin_training(self._mode or _TRAIN, has_tape=False))
         elif not self._training:
             return
+        if self._left is not None:
+            self._continue_row()
+        self._timer.begin_optimizer()
         self._guarded("steps", self._continue_training)
         collector = self._collector
         if collector is not None and not self._off:
@@ -212,6 +231,7 @@ class TapeDriver(BaseHook):
     def after_update(self, optimizer: Any) -> None:
         """Called by optimizer_updates.py."""
         if self._training:
+            self._timer.end_optimizer()
             self._updated_by.add(id(optimizer))
             self._signs.report()
 
@@ -238,7 +258,11 @@ class TapeDriver(BaseHook):
         """Begin the step of a captured function. mode: a ModeKeys value; 0: that of set_mode()."""
         if self._training or self._collector is not None:
             self._end_training()
-        return self._begin_step(mode or self._mode or _TRAIN)
+        self._begins_rows = False  # the function can find no batch
+        try:
+            return self._begin_step(mode or self._mode or _TRAIN)
+        finally:
+            self._begins_rows = True
 
     def new_collector(self, plan: Plan) -> TapeCollector:
         """A collector for one saved step."""

@@ -24,10 +24,20 @@ from tdcore.errors import StopTraining
 from tdcore.hooks import current
 from tdcore.hooks.boosting.ensemble import Ensemble
 from tdcore.hooks.boosting.hook import BoostingHook, check_pair
+from tdcore.hooks.phase_signals import PhaseSignals, Signal
+from tdcore.hooks.step_timer import CHECKPOINT, COMPUTE
 from tdcore.hooks.xgboost.metrics import round_scores
 from tdcore.hooks.xgboost.model import BoosterView
 
 __all__ = ["Hook", "create_from_json_file", "get_hook"]
+
+
+_SIGNALS = PhaseSignals(
+    (
+        Signal("xgboost.core", "Booster.update", COMPUTE),
+        Signal("xgboost.core", "Booster.save_model", CHECKPOINT),
+    )
+)
 
 
 class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library is not installed everywhere
@@ -38,6 +48,9 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
     @staticmethod
     def _version() -> str:
         return str(xgboost.__version__)
+
+    def _phase_signals(self) -> PhaseSignals:
+        return _SIGNALS
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         return int(collective.get_rank()), int(collective.get_world_size())

@@ -233,7 +233,7 @@ def test_a_round_that_saves_nothing_only_counts_the_step(tmp_path: Path) -> None
     hook.close()
     each = " ".join(calls).split("|")[1:-1]
     assert {text.strip() for text in each[1:]} == {
-        "before_iteration after_iteration _after_round _begin_step begin"
+        "before_iteration timed enter after_iteration _after_round _begin_step begin begin"
     }
 
 

@@ -212,7 +212,7 @@ class _SlowToSave:
 
 
 def _slow_gc(phase: str, info: dict[str, int]) -> None:
-    if phase == "start":
+    if phase == "stop":
         time.sleep(4 * PAUSE)
 
 
@@ -272,6 +272,35 @@ def test_a_script_can_name_a_phase(make: Callable[..., Training]) -> None:
     assert all(seconds(row, "checkpoint") >= PAUSE and row["checkpoints"] == 1 for row in rows)
 
 
+def test_a_wait_for_data_in_a_phase_of_the_script_ends_and_the_phase_continues(
+    make: Callable[..., Training],
+) -> None:
+    training = make()
+    training.step()
+    with training.hook.phase("checkpoint"):
+        list(DataLoader(Slow(0)))
+        time.sleep(PAUSE)
+    training.step()
+    assert max(seconds(row, "checkpoint") for row in training.rows()) >= PAUSE
+
+
+def test_the_search_for_optimizers_before_the_first_step_is_not_a_part_of_it(
+    make: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make()
+    search = type(training.hook)._search
+
+    def slow(hook: Hook, root: Any) -> None:
+        time.sleep(10 * PAUSE)
+        search(hook, root)
+
+    monkeypatch.setattr(type(training.hook), "_search", slow)
+    training.step()
+    row = training.rows()[0]
+    assert row["capture_ns"] < row["duration_ns"]
+    assert row["capture_ns"] < 10 * PAUSE * 1e9
+
+
 def test_a_phase_that_does_not_exist_is_an_error(make: Callable[..., Training]) -> None:
     with (
         pytest.raises(ConfigError, match="phase is 'dat'; it can be data, forward, loss"),
@@ -304,51 +333,7 @@ def test_other_threads_do_not_count(make: Callable[..., Training]) -> None:
     assert training.rows()[0]["data_ns"] == 0
 
 
-# Frameworks' functions --------------------------------------------------------------------------------------
-
-
-def functions() -> dict[str, object]:
-    from torch.utils.data import dataloader
-
-    return {
-        "next": vars(dataloader._BaseDataLoaderIter)["__next__"],
-        "iter": vars(DataLoader)["__iter__"],
-        "save": torch.save,
-        "backward": torch.autograd.graph._engine_run_backward,
-        "imported": vars(torch.autograd)["_engine_run_backward"],
-        "gc": len(gc.callbacks),
-    }
-
-
-def test_a_closed_hook_leaves_the_functions_of_pytorch_as_they_were(make: Callable[..., Training]) -> None:
-    before = functions()
-    first, second = make(), make()
-    assert all(functions()[name] != before[name] for name in before)
-    first.hook.close()
-    assert functions()["save"] is not before["save"]
-    second.hook.close()
-    second.hook.close()
-    assert functions() == before
-
-
-def test_a_function_that_another_program_replaces_meanwhile_is_left_to_it(
-    make: Callable[..., Training], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    before = torch.save
-    training = make()
-    ours, calls = torch.save, []
-
-    def theirs(*arguments: Any, **options: Any) -> Any:
-        calls.append(arguments)
-        return ours(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", theirs)
-        training.hook.close()
-        assert torch.save is theirs
-        torch.save({}, tmp_path / "checkpoint")
-        assert len(calls) == 1
-    torch.save = before
+# Settings --------------------------------------------------------------------------------------------------
 
 
 def test_the_training_is_the_same_with_and_without_times(
@@ -365,13 +350,11 @@ def test_the_training_is_the_same_with_and_without_times(
     assert torch.equal(*weights)
 
 
-def test_switched_off_times_replace_nothing(
+def test_switched_off_times_have_no_files(
     make: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TDCORE_STEP_TIMES", "off")
-    before = functions()
     training = make()
-    assert functions() == before
     training.step()
     assert training.rows() == []
     assert not (training.folder / "time").exists()

@@ -145,9 +145,10 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHo
         return count
 
     never = td.SaveConfig(start_step=10**6)
-    hook = make_hook(save_config=never)
     assert calls() == 0
-    assert calls(hook) / 100 < 5
+    hook = make_hook(save_config=never)
+    waits = 3 if BACKEND == "torch" else 0  # iterators of Keras and PyTorch report the wait for data
+    assert calls(hook) / 100 < 5 + waits
 
 
 @shows("fit(), evaluate(), predict()", "values right")

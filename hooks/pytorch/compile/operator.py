@@ -33,6 +33,7 @@ __all__ = [
     "observer_of",
     "plain_tensors",
     "register_observer",
+    "skip_frame",
     "skip_frames",
 ]
 
@@ -124,10 +125,20 @@ def skip_frames(*functions: Any) -> None:
 
     Otherwise the compiler tries to compile each hook of a root module separately.
     """
+    for function in functions:
+        _set_strategy(function, recursive=True)
+
+
+def skip_frame(function: Any) -> None:
+    """Run this function uncompiled. The functions that it calls are compiled as without it."""
+    _set_strategy(function, recursive=False)
+
+
+def _set_strategy(function: Any, *, recursive: bool) -> None:
     compiler = getattr(torch._C, "_dynamo", None)
     frames = getattr(compiler, "eval_frame", None)
     action = getattr(frames, "_FrameAction", None)
     if action is not None:
-        for function in functions:
-            strategy = frames._FrameExecStrategy(action.SKIP, action.SKIP)  # type: ignore[union-attr]
-            frames.set_code_exec_strategy(function.__code__, strategy)  # type: ignore[union-attr]
+        below = action.SKIP if recursive else action.DEFAULT
+        strategy = frames._FrameExecStrategy(action.SKIP, below)  # type: ignore[union-attr]
+        frames.set_code_exec_strategy(function.__code__, strategy)  # type: ignore[union-attr]

@@ -97,15 +97,12 @@ class TrainingDriver(OptimizerSteps):
             root.join(self, module, plan, args, kwargs, trains=trains)
             self._may_be_attached = True
             # The time that module hooks have added is already included.
-            self._recorder.spent_ns = spent + perf_counter_ns() - start
+            self._recorder.spent_ns = spent + perf_counter_ns() - max(start, self._search_ended)
 
     def _find_step(self, root: Root, module: nn.Module, entry: bool = False) -> bool:
         """Begin or continue the step of a forward. Return whether it is a training step."""
         if not root.searched:
-            for each in self._roots:
-                if not each.searched:
-                    self._search(each)
-            look_for_phases()
+            self._search_all()
             self._guarded("time of the GPU", self._time_gpu)
         if module.training and torch.is_grad_enabled() and not root.by_itself:
             if entry:
@@ -142,6 +139,16 @@ class TrainingDriver(OptimizerSteps):
         first = self._roots[0].reference()
         if first is not None:
             self._timer = time_gpu(self._timer, cuda_events(first), note_once(self._notes, self._warn))
+
+    def _search_all(self) -> None:
+        """Search the optimizers of all roots. The time counts before the step begins, which can be later."""
+        start = perf_counter_ns()
+        for each in self._roots:
+            if not each.searched:
+                self._search(each)
+        look_for_phases()
+        self._search_ended = perf_counter_ns()
+        self._recorder.spent_ns += self._search_ended - start
 
     def _stop_following(self) -> None:
         """Stop deriving steps or modes from forwards, because the script sets them."""

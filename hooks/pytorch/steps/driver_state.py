@@ -86,6 +86,7 @@ class DriverState(BaseHook):
         # Further training forwards in this step; maximum of all earlier steps.
         self._joined = self._most_joined = 0
         self._joined_in: set[int] | None = None  # _updates of the step that _joined counts
+        self._search_ended = 0  # end of the last search for optimizers; perf_counter_ns()
         self._idle_forwards = 0  # training forwards without an observed backward and a known optimizer
         self._scaler_states: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
         self._clock.on_refresh = weakref.WeakMethod(self._resolve_modules)

@@ -6,28 +6,24 @@ Threads: see phase_signals.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tdcore.hooks import phase_signals
+from tdcore.hooks.common_phases import DATA_LOADERS, SAVED_TENSORS
 from tdcore.hooks.phase_signals import PhaseSignals, Signal, begin_compilation, end_compilation
-from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frames
+from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frame
 from tdcore.hooks.pytorch.steps.gpu_times import CudaEvents, GpuStepTimer
 from tdcore.hooks.recorder import Recorder
-from tdcore.hooks.step_timer import BACKWARD, CHECKPOINT, DATA, NullStepTimer
+from tdcore.hooks.step_timer import BACKWARD, CHECKPOINT, NullStepTimer
 
 __all__ = ["look_for_phases", "time_gpu", "time_phases"]
 
 _SIGNALS = (
-    Signal("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", DATA),
-    Signal("torch.utils.data.dataloader", "DataLoader.__iter__", DATA),
+    *DATA_LOADERS,
     Signal("torch.autograd", "_engine_run_backward", BACKWARD),
     Signal("torch.autograd.graph", "_engine_run_backward", BACKWARD),
-    Signal("torch", "save", CHECKPOINT),
-    Signal("torch.serialization", "save", CHECKPOINT),
-    Signal("torch.distributed.checkpoint", "save", CHECKPOINT),
-    Signal("safetensors.torch", "save_file", CHECKPOINT),
-    Signal("safetensors.torch", "save_model", CHECKPOINT),
+    *SAVED_TENSORS,
     Signal("transformers.trainer", "Trainer._save_checkpoint", CHECKPOINT),
     Signal("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
     Signal("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
@@ -36,7 +32,7 @@ _SIGNALS = (
 
 def _hide(function: Any) -> None:
     never_trace(function)
-    skip_frames(function)
+    skip_frame(function)
 
 
 _signals = PhaseSignals(_SIGNALS, _hide)
@@ -47,11 +43,9 @@ def time_phases(hook: Any, timer: Any, recorder: Recorder) -> Callable[[], objec
 
     The function is called when the hook is deleted, if it was not called before.
     """
-    if isinstance(timer, NullStepTimer):
-        return lambda: None
-    _signals.install(timer)
+    end = phase_signals.time_phases(hook, timer, recorder, _signals)
     look_for_phases()
-    return weakref.finalize(hook, _end, timer, recorder)
+    return end
 
 
 def time_gpu(timer: Any, events: CudaEvents | None, note: Callable[[str], None]) -> Any:
@@ -76,7 +70,3 @@ def look_for_phases() -> None:
     if handler is not None and begin_compilation not in handler.start_callbacks:
         handler.register_start_callback(begin_compilation)
         handler.register_end_callback(end_compilation)
-
-
-def _end(timer: Any, recorder: Recorder) -> None:
-    _signals.remove(timer).finish(recorder.spent_ns)
