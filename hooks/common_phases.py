@@ -24,8 +24,8 @@ DATA_LOADERS = (
 SAVED_TENSORS = (
     Signal("torch.serialization", "_save", CHECKPOINT),
     Signal("torch.serialization", "_legacy_save", CHECKPOINT),
-    Signal("torch.serialization", "_open_zipfile_writer_file.__exit__", CHECKPOINT),
-    Signal("torch.serialization", "_open_zipfile_writer_buffer.__exit__", CHECKPOINT),
+    Signal("torch.serialization", "_open_zipfile_writer_file.__exit__", CHECKPOINT, is_part=True),
+    Signal("torch.serialization", "_open_zipfile_writer_buffer.__exit__", CHECKPOINT, is_part=True),
     Signal("torch.distributed.checkpoint.state_dict_saver", "_save_state_dict", CHECKPOINT),
     Signal("safetensors.torch", "serialize_file", CHECKPOINT),
     Signal("safetensors.numpy", "serialize_file", CHECKPOINT),

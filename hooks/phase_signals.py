@@ -43,12 +43,14 @@ class Signal(NamedTuple):
         path: Its name in the module, with its class: "DataLoader.__iter__".
         phase: The phase.
         is_epoch: It returns the batches of one epoch. Its StopIteration is the end of the epoch, and no wait.
+        is_part: It ends the work of another function of this phase, and is not counted again.
     """
 
     module: str
     path: str
     phase: int
     is_epoch: bool = False
+    is_part: bool = False
 
 
 class _Replaced(NamedTuple):
@@ -152,8 +154,7 @@ class PhaseSignals:
         known = (each.replacement for each in _installed.values() if each.original is original)
         replacement = next(known, None)
         if replacement is None:
-            make = _backward if signal.phase == BACKWARD else _epoch if signal.is_epoch else _phase
-            replacement = functools.wraps(original)(make(original, signal.phase))
+            replacement = functools.wraps(original)(_maker(signal)(original, signal.phase))
         setattr(owner, name, replacement)
         _installed[signal] = _Replaced(owner, name, original, replacement, [])
         return _installed[signal]
@@ -198,6 +199,13 @@ def _end(signals: PhaseSignals, timer: Any, recorder: Recorder) -> None:
     signals.remove(timer).finish(recorder.spent_ns)
 
 
+def _maker(signal: Signal) -> Callable[[Callable[..., Any], int], Callable[..., Any]]:
+    """The function that makes the replacement."""
+    if signal.phase == BACKWARD:
+        return _backward
+    return _epoch if signal.is_epoch else _part if signal.is_part else _phase
+
+
 def _phase(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
     """A function that reports its time as a phase."""
 
@@ -227,6 +235,23 @@ def _epoch(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
             for timer, _ in interrupted:
                 cancel_wait(timer)
             raise
+        finally:
+            for timer, before in interrupted:
+                timer.leave(before)
+
+    return timed
+
+
+def _part(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
+    """The same for a function that is not counted."""
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        interrupted = []
+        for timer in _active:
+            interrupted.append((timer, timer.enter(REST)))
+            timer.leave(phase)  # begins the phase, and counts nothing
+        try:
+            return original(*arguments, **options)
         finally:
             for timer, before in interrupted:
                 timer.leave(before)
