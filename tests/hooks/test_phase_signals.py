@@ -133,6 +133,7 @@ def test_objects_that_refer_to_public_functions_can_be_pickled(make: MakeHook) -
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("fresh_compiler")
 def test_functions_below_the_replaced_ones_are_compiled_as_without_a_hook(make: MakeHook) -> None:
     frames: list[int] = []
 

@@ -310,6 +310,7 @@ def test_a_phase_that_does_not_exist_is_an_error(make: Callable[..., Training]) 
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("fresh_compiler")
 def test_compilations_are_a_phase_and_counted(make: Callable[..., Training]) -> None:
     training = make()
     compiled = torch.compile(training.model, backend="eager", dynamic=False)
