@@ -90,7 +90,7 @@ def _print(out: Any, trial: Trial, found: dict[str, Any], *, workers: int) -> No
 
     who = f", {shown(found['worker'])}" if workers > 1 else ""
     steps = found["steps"]
-    out.print(f"[bold]{shown(trial.path)}: {found['mode']}{who}[/]")
+    out.print(f"[bold]{shown(trial.path)}: {shown(found['mode'])}{who}[/]")
     out.print(
         f"{steps:,} steps in {_time(found['total_ms'])}; "
         f"a step takes {_time(found['median_ms'])} (median), {_time(found['p95_ms'])} (95 %)"

@@ -50,6 +50,8 @@ class RowFileWriter:
         run_id: Id of the run.
         options: row_delay and remote_row_delay.
         continues: Whether an earlier flusher of this attempt may have written files.
+        absolute: Whether the numbers of rows count all rows of the attempt. Otherwise they count the rows of
+            this flusher, and the first row gets the number after the last row of earlier flushers.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class RowFileWriter:
         run_id: str,
         options: FlusherOptions,
         continues: bool,
+        absolute: bool,
     ) -> None:
         self._sink = sink
         self._kind = files
@@ -74,6 +77,8 @@ class RowFileWriter:
         self.delay = (options.remote_row_delay if self._remote else options.row_delay).total_seconds()
         self._continues = continues
         self._files: list[FileRange] = []
+        self._absolute = absolute
+        self._base: int | None = None  # number of the first row of this flusher, if not absolute
         self._next = 0  # number of the row after the last one that was written
         self._largest_first_file = 1  # rows of the largest file that was not merged
         self._writing: Future[Callable[[], None]] | None = None
@@ -105,7 +110,7 @@ class RowFileWriter:
         now: float,
         written: Callable[[], None],
         *,
-        first: int | None = None,
+        first: int,
         last: bool = False,
     ) -> None:
         """Start to write rows, when no write is in progress. Raises as due().
@@ -114,8 +119,7 @@ class RowFileWriter:
             rows: The rows; they must not change until `written` is called or a later write() starts.
             now: Monotonic seconds.
             written: Called in the flusher's thread when the rows are durable.
-            first: Number of the first row. None: the number after the last row of all files. Rows that an
-                earlier flusher has written are skipped.
+            first: Number of the first row. Rows that are already stored are skipped.
             last: Wait for the end of the write. If a bucket is not available, store the file in the spool.
         """
         self._write_at = now + self.delay
@@ -130,8 +134,7 @@ class RowFileWriter:
     def merge_all(self) -> None:
         """Merge all files into one, after the last write. Raises as due()."""
         self.wait()
-        if self._can_merge(self._files):
-            self._run(lambda: self._merge(self._files), wait=True)
+        self._run(self._merge_all, wait=True)
 
     def _run(self, work: Callable[[], Callable[[], None]], *, wait: bool) -> None:
         """Do `work`, in another thread if the sink is remote; it returns a function for this thread."""
@@ -162,6 +165,7 @@ class RowFileWriter:
             if not self._failing and not isinstance(error, SinkError):
                 print_message(f"{self._place.worker}: {self._kind.what}: {type(error).__name__}: {error}")
             self._failing = True
+            self._continues = True  # the file may have been stored although the sink failed
             return
         self._failing = False
         group = self._files[-_MERGE_FAN_IN:]
@@ -177,14 +181,14 @@ class RowFileWriter:
 
     # In the thread of the write: the functions below use the sink and what only they change.
 
-    def _write(
-        self, rows: Rows, first: int | None, written: Callable[[], None], last: bool
-    ) -> Callable[[], None]:
+    def _write(self, rows: Rows, first: int, written: Callable[[], None], last: bool) -> Callable[[], None]:
         files, following = self._files, self._next
         if self._continues:
             files = self._existing()
             following = files[-1].last + 1 if files else 0
-        begin = following if first is None else first
+        if self._base is None:
+            self._base = following
+        begin = first if self._absolute else self._base + first
         rows = rows[max(following - begin, 0) :]
         begin = max(begin, following)
         if len(rows):
@@ -219,6 +223,11 @@ class RowFileWriter:
         live = live_ranges(mine)
         delete_all(self._sink, [self._kind.key(self._folder, each) for each in mine.difference(live)])
         return live
+
+    def _merge_all(self) -> Callable[[], None]:
+        if self._failing:
+            self._files = self._existing()
+        return self._merge(self._files) if self._can_merge(self._files) else lambda: None
 
     def _merge(self, group: list[FileRange]) -> Callable[[], None]:
         from tdcore.flusher.row_tables import merged  # imports pyarrow

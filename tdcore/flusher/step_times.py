@@ -16,7 +16,8 @@ from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.row_file_writer import RowFileWriter
 from tdcore.format.layout import FileRange
-from tdcore.format.step_times import COUNTS, PHASES, STEP_TIME_FILES
+from tdcore.format.row_files import MAX_ROW, TIME_LIMIT
+from tdcore.format.step_times import COUNTS, DURATION_LIMIT, PHASES, STEP_TIME_FILES
 from tdcore.modes import ModeKeys
 from tdcore.sinks.base import Sink
 
@@ -78,9 +79,11 @@ class StepTimeRecorder:
         self._place = place
         self._run_id = run_id
         self._taken: Rows = np.empty(0, dtype=self._dtype)  # removed from the queue, and not written yet
+        self._writing = 0  # number of the oldest rows that are part of the last write
+        self._reported = False  # whether impossible rows were reported
         self._writer = RowFileWriter(
             sink, STEP_TIME_FILES, "", place,
-            encode=self._encode, run_id=run_id, options=options, continues=continues,
+            encode=self._encode, run_id=run_id, options=options, continues=continues, absolute=True,
         )  # fmt: skip
 
     def poll(self, now: float) -> None:
@@ -116,18 +119,36 @@ class StepTimeRecorder:
     def close(self) -> None:
         """Do nothing: there are no resources."""
 
+    def _queued(self) -> Rows:
+        return np.frombuffer(self._queue.step_times(self._queue.step_time_slots), dtype=self._dtype)
+
     def _waiting(self) -> Rows:
-        queued = np.frombuffer(self._queue.step_times(self._queue.step_time_slots), dtype=self._dtype)
-        return np.concatenate([self._taken, queued])
+        return np.concatenate([self._taken, self._queued()])
 
     def _take(self) -> None:
-        """Move the rows of the queue to the memory of the flusher."""
-        rows = self._waiting()
-        self._queue.release_step_times(len(rows) - len(self._taken))
-        self._taken = rows if self._writer.busy else rows[-_MAX_WAITING:]
+        """Move the rows of the queue to the memory of the flusher. Impossible rows are dropped."""
+        queued = self._queued()
+        possible = _possible(queued)
+        rows = np.concatenate([self._taken, queued[possible]])
+        self._queue.release_step_times(len(queued))
+        if not possible.all() and not self._reported:
+            self._reported = True
+            odd = np.count_nonzero(~possible)
+            print_message(
+                f"{self._place.worker}: the times of {odd} steps have impossible values "
+                "and are dropped; later ones are dropped without a message"
+            )
+        writing = self._writing if self._writer.busy else 0
+        if len(rows) - writing > _MAX_WAITING:
+            rows = np.concatenate([rows[:writing], rows[-_MAX_WAITING:]])
+        self._taken = rows
 
     def _write(self, now: float, last: bool = False) -> None:
+        if not _possible(self._queued()).all():
+            self._take()
         rows = self._waiting()
+        if not len(rows):
+            return
         gaps = np.flatnonzero(np.diff(rows["row"]) != 1)
         if len(gaps):
             rows = rows[: gaps[0] + 1]
@@ -136,13 +157,27 @@ class StepTimeRecorder:
             of_memory = min(len(rows), len(self._taken))
             self._taken = self._taken[of_memory:]
             self._queue.release_step_times(len(rows) - of_memory)
+            self._writing = 0
 
+        self._writing = len(rows)
         self._writer.write(rows, now, written, first=int(rows["row"][0]), last=last)
 
     def _encode(self, rows: Rows, place: FileRange) -> memoryview:
         from tdcore.flusher.row_tables import to_parquet  # imports pyarrow
 
         return to_parquet(step_time_columns(rows, place), STEP_TIME_FILES.schema(), self._run_id)
+
+
+def _possible(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether readers accept each row. A damaged ring can have any values."""
+    phases = rows["phases"]
+    times = np.column_stack([phases, rows["capture_ns"]])
+    counts = np.column_stack([rows[name] for name in ("step", "mode_step", *COUNTS)])
+    good = (rows["row"] <= MAX_ROW) & (rows["time_ns"] >= 0) & (rows["time_ns"] < TIME_LIMIT)
+    good &= ((times >= 0) & (times < DURATION_LIMIT >> 6)).all(axis=1)
+    return np.asarray(
+        good & (counts >= 0).all(axis=1) & (rows["gpu_ns"] < DURATION_LIMIT >> 6), dtype=np.bool_
+    )
 
 
 def step_time_columns(rows: Rows, place: FileRange) -> dict[str, Any]:

@@ -10,8 +10,8 @@ first and the last row in the file. A file supersedes another one of its folder 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tdcore.format.layout import FileRange, parse_index_key
@@ -19,7 +19,10 @@ from tdcore.format.layout import FileRange, parse_index_key
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowFiles"]
+__all__ = ["MAX_ROW", "TIME_LIMIT", "RowFiles"]
+
+MAX_ROW = 10**12 - 1  # highest number of a row, which has twelve digits in a key
+TIME_LIMIT = 1 << 62  # above the nanoseconds of all times
 
 _FOLDER_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
@@ -33,6 +36,9 @@ class RowFiles:
         prefix: Start of all keys: "system/".
         has_folders: Whether a key has a folder before the worker, such as the name of the host.
         number: Column with the number of the row.
+        limits: Columns with whole numbers from 0, and the number that is above all their values.
+        sums: Columns of `limits` that have a sum below the limit too, in each table that is read.
+        names: Columns with names, and the possible names.
         schema: Returns the columns of a file. The call imports pyarrow.
     """
 
@@ -40,6 +46,9 @@ class RowFiles:
     prefix: str
     has_folders: bool
     number: str
+    limits: Mapping[str, int]
+    sums: tuple[str, ...] = ()
+    names: Mapping[str, frozenset[str]] = field(default_factory=dict)
     schema: Callable[[], pa.Schema]
 
     def prefix_of(self, folder: str, worker: str) -> str:

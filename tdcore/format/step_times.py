@@ -12,12 +12,13 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tdcore.format.row_files import RowFiles
+from tdcore.format.row_files import TIME_LIMIT, RowFiles
+from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COUNTS", "PHASES", "STEP_TIME_FILES", "step_time_schema"]
+__all__ = ["COUNTS", "DURATION_LIMIT", "PHASES", "STEP_TIME_FILES", "step_time_schema"]
 
 # The phases of a step, in the order of csrc/ring/step_times.hpp. At each moment a step is in one phase.
 PHASES = (
@@ -33,6 +34,8 @@ PHASES = (
     "gc",
 )
 COUNTS = ("data_waits", "checkpoints", "compiles")  # how often a step entered these phases
+DURATION_LIMIT = 1 << 56  # above the nanoseconds of all durations, and of the sum of a column in one file
+_DURATIONS = ("duration_ns", *(f"{phase}_ns" for phase in PHASES), "capture_ns", "gpu_ns")
 
 
 @cache
@@ -62,5 +65,17 @@ def step_time_schema() -> pa.Schema:
 
 
 STEP_TIME_FILES = RowFiles(
-    what="times of steps", prefix="time/", has_folders=False, number="row", schema=step_time_schema
+    what="times of steps",
+    prefix="time/",
+    has_folders=False,
+    number="row",
+    schema=step_time_schema,
+    limits={
+        "time_ns": TIME_LIMIT,
+        **dict.fromkeys(["mode_step", "step"], 1 << 63),
+        **dict.fromkeys(_DURATIONS, DURATION_LIMIT),
+        **dict.fromkeys(COUNTS, 1 << 31),
+    },
+    sums=(*_DURATIONS, *COUNTS),
+    names={"mode": frozenset(mode.name for mode in ModeKeys)},
 )

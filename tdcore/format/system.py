@@ -12,7 +12,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tdcore.format.row_files import RowFiles
+from tdcore.format.row_files import TIME_LIMIT, RowFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,5 +89,10 @@ def system_schema() -> pa.Schema:
 
 
 SYSTEM_FILES = RowFiles(
-    what="system samples", prefix="system/", has_folders=True, number="sample", schema=system_schema
+    what="system samples",
+    prefix="system/",
+    has_folders=True,
+    number="sample",
+    schema=system_schema,
+    limits={"time_ns": TIME_LIMIT, "lost": 1 << 31},
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,7 +45,7 @@ def read_rows(
         found = _live(files, sink, wanted)
         announce(sink, [files.key(*each) for each in found])
         try:
-            tables = [_table(files, sink, folder, place, run_id) for folder, place in found]
+            tables = list(_tables(files, sink, found, run_id))
             break
         except SinkKeyError:
             if not left:
@@ -63,6 +64,18 @@ def _live(files: RowFiles, sink: Sink, wanted: Callable[[FileRange], bool]) -> l
     return [(folder, place) for folder, places in sorted(folders.items()) for place in live_ranges(places)]
 
 
+def _tables(
+    files: RowFiles, sink: Sink, found: Sequence[tuple[str, FileRange]], run_id: str
+) -> Iterator[pa.Table]:
+    """The rows of the files, without rows that an earlier file has."""
+    following: dict[Home, int] = {}
+    for folder, place in found:
+        home = (folder, place.worker, place.attempt)
+        table = _table(files, sink, folder, place, run_id)
+        yield table.slice(max(0, following.get(home, 0) - place.first))
+        following[home] = place.last + 1
+
+
 def _open(data: bytes, key: str, place: FileRange, run_id: str) -> pq.ParquetFile:
     """Open a file; raises RunCorrupt if it is damaged, or is of another run."""
     with reading(key, "opening"):
@@ -79,7 +92,43 @@ def _table(files: RowFiles, sink: Sink, folder: str, place: FileRange, run_id: s
     key = files.key(folder, place)
     parquet = _open(sink.get(key), key, place, run_id)
     with reading(key, "reading"):
-        return _of_schema(parquet.read(columns=files.schema().names), files.schema())
+        table = _of_schema(parquet.read(columns=files.schema().names), files.schema())
+        _check(files, table, key, folder, place, place.first)
+        return table
+
+
+def _check(files: RowFiles, table: pa.Table, key: str, folder: str, place: FileRange, first: int) -> None:
+    """Raise RunCorrupt if rows contradict the key of their file, or have impossible values.
+
+    first: Number of the first of these rows.
+    """
+
+    def fail(name: str, value: object) -> None:
+        raise RunCorrupt(f"{key}: the column {name} has the value {repr(value)[:100]}, which is impossible")
+
+    names = {**files.names, "worker": frozenset([place.worker])}
+    if files.has_folders:
+        names["host"] = frozenset([folder])
+    for name, possible in names.items():
+        for value in pc.unique(table[name].cast(pa.string())).to_pylist():
+            if value not in possible:
+                fail(name, value)
+    numbers = pa.array(np.arange(first, first + len(table)))
+    expected = {"attempt": pa.scalar(place.attempt), files.number: numbers}
+    for name, values in expected.items():
+        other = table[name].filter(pc.not_equal(table[name], values))
+        if len(other):
+            fail(name, other[0].as_py())
+    for name, limit in files.limits.items():
+        ends = pc.min_max(table[name]).as_py()
+        if ends["min"] is not None and ends["min"] < 0:
+            fail(name, ends["min"])
+        if ends["max"] is not None and ends["max"] >= limit:
+            fail(name, ends["max"])
+    for name in files.sums:
+        total = pc.sum(table[name].cast(pa.float64(), safe=False)).as_py()
+        if total is not None and total >= files.limits[name]:
+            raise RunCorrupt(f"{key}: the column {name} has the sum {total:.3g}, which is impossible")
 
 
 def _of_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -142,7 +191,7 @@ class NewRows:
 
     def _file(self, folder: str, place: FileRange, run_id: str) -> Iterator[pa.Table]:
         key, home = self._files.key(folder, place), (folder, place.worker, place.attempt)
-        data, schema = self._sink.get(key), self._files.schema()
+        data, schema, first = self._sink.get(key), self._files.schema(), place.first
         try:
             parquet = _open(data, key, place, run_id)
             with reading(key, "reading"):
@@ -153,6 +202,8 @@ class NewRows:
                     if batch is None:
                         break
                     table = _of_schema(pa.Table.from_batches([batch]), schema)
+                    _check(self._files, table, key, folder, place, first)
+                    first += len(table)
                     new = table.filter(pc.greater_equal(table[self._files.number], self._next.get(home, 0)))
                 if new.num_rows:
                     self._next[home] = new[self._files.number][-1].as_py() + 1

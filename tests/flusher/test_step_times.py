@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -29,11 +31,14 @@ class Failing(MemorySink):
     """A sink that can fail."""
 
     down = False
+    answers = True
 
     def put(self, key: str, parts: Any) -> None:
         if self.down:
             raise SinkError("down", kind="transient")
         super().put(key, parts)
+        if not self.answers:
+            raise SinkError("the answer was lost", kind="transient")
 
 
 class Rig:
@@ -59,6 +64,11 @@ class Rig:
         for _ in range(steps):
             self.timer.begin(self.steps, 1, self.steps, FORWARD, 0)
             self.steps += 1
+
+    def stored(self) -> list[int]:
+        """Numbers in all files, as the files have them."""
+        found = [STEP_TIME_FILES.parse(key) for key in self.sink.objects]
+        return sorted(row for each in found if each for row in range(each[1].first, each[1].last + 1))
 
     def rows(self) -> list[int]:
         table = read_rows(STEP_TIME_FILES, self.sink, "", [0], None)
@@ -143,12 +153,103 @@ def test_a_failing_sink_costs_no_row_until_the_memory_is_full(
     assert rig.rows() == [*range(4799), *range(16799 - 5000, 16799)]
 
 
+def test_rows_are_stored_once_although_answers_are_lost_and_the_memory_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_times, "_MAX_WAITING", 2500)
+    rig = Rig()
+    rig.sink.answers = False
+    for now in range(0, 80, 10):
+        rig.begin(1500)
+        rig.recorder.poll(now)
+    rig.sink.answers = True
+    rig.recorder.finish(100)
+    assert rig.stored() == rig.rows() == list(range(499, 8 * 1500 - 1))
+
+
+def test_files_of_a_merge_without_an_answer_do_not_overlap_with_later_ones() -> None:
+    rig = Rig()
+    for now in range(0, 300, 10):
+        rig.begin(10)
+        rig.sink.answers = not 145 < now < 175
+        rig.recorder.poll(now)
+    rig.recorder.finish(400)
+    rig.recorder.merge_all()
+    assert rig.stored() == rig.rows() == list(range(299))
+
+
+def test_rows_that_are_stored_twice_are_returned_once() -> None:
+    rig = Rig()
+    rig.begin(7)
+    for first, last in [(0, 3), (2, 5)]:
+        rows = np.frombuffer(rig.consumer.step_times(100), dtype=np.dtype(cast(Any, _core.STEP_TIME_DTYPE)))
+        place = FileRange("worker_0", 0, first, last)
+        data = rig.recorder._encode(rows[first : last + 1], place)
+        rig.sink.put(STEP_TIME_FILES.key("", place), [data])
+    assert rig.rows() == list(range(6))
+    assert new_rows(NewRows(STEP_TIME_FILES, rig.sink)) == list(range(6))
+
+
+class SlowSink(Failing):
+    """A sink whose writes wait for `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def put(self, key: str, parts: Any) -> None:
+        assert self.go_on.wait(60)
+        super().put(key, parts)
+
+
+def test_the_memory_is_limited_while_a_write_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_times, "_MAX_WAITING", 3000)
+    rig = Rig()
+    rig.sink = sink = SlowSink()
+    rig.restarted(continues=False)._writer._remote = True  # writes run in another thread
+    rig.begin(500)
+    rig.recorder.poll(0)
+    rig.recorder.poll(40)  # starts to write rows 0 to 498
+    for now in range(10):
+        rig.begin(1200)
+        rig.recorder.poll(50 + now)
+        assert len(rig.recorder._taken) <= 499 + 3000
+    sink.go_on.set()
+    rig.recorder.finish(100)
+    assert rig.rows() == [*range(499), *range(12_499 - 3000, 12_499)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("row", 2**64 - 1), ("row", 10**12), ("time_ns", -1), ("phases", 2**61), ("mode_step", -3)],
+)
+def test_impossible_rows_are_dropped_and_reported_once(
+    column: str, value: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    real = _core.Consumer.step_times
+
+    def hostile(consumer: _core.Consumer, most: int) -> bytes:
+        rows = np.frombuffer(real(consumer, most), dtype=np.dtype(cast(Any, _core.STEP_TIME_DTYPE))).copy()
+        rows[column][rows["step"] % 10 == 4] = value
+        return bytes(rows.tobytes())
+
+    monkeypatch.setattr(_core.Consumer, "step_times", hostile)
+    for now in range(0, 40, 5):
+        rig.begin(5)
+        rig.recorder.poll(now)
+    rig.recorder.finish(50)
+    assert rig.rows() == [row for row in range(39) if row % 10 != 4]
+    assert rig.consumer.pending_step_times == 0
+    assert capfd.readouterr().err.count("have impossible values") == 1
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.one_of(
             st.integers(1, 3000),
-            st.sampled_from(["poll", "write", "restart", "down", "up", "merge"]),
+            st.sampled_from(["poll", "write", "restart", "down", "up", "merge", "no answers", "answers"]),
         ),
         max_size=25,
     )
@@ -165,12 +266,14 @@ def test_in_any_order_of_events_each_row_is_in_the_run_at_most_once_and_in_order
         "restart": rig.restarted,
         "merge": lambda: rig.recorder.merge_all(),
     }
-    for event in [*events, "up", "write"]:
+    for event in [*events, "up", "answers", "write"]:
         now += 1
         if isinstance(event, int):
             rig.begin(event)
         elif event in ("down", "up"):
             rig.sink.down = event == "down"
+        elif event in ("no answers", "answers"):
+            rig.sink.answers = event == "answers"
         else:
             do[event]()
             followed += new_rows(reader)

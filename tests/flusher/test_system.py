@@ -166,6 +166,31 @@ def test_samples_that_no_memory_is_left_for_are_counted(
     assert table.num_rows <= 10
 
 
+def test_samples_are_stored_once_although_answers_are_lost_and_the_memory_is_full(
+    make: Callable[..., SystemRecorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdcore.flusher.system.recorder._MAX_WAITING", 10)
+    answers = False
+
+    class Sink(MemorySink):
+        def put(self, key: str, parts: Any) -> None:
+            super().put(key, parts)
+            if not answers:
+                raise SinkError("the answer was lost", kind="transient")
+
+    sink = Sink()
+    writer = make(sink)
+    for now in range(30):
+        writer.poll(now)
+    answers = True
+    writer.finish(30)
+    found = [SYSTEM_FILES.parse(key) for key in sink.objects]
+    stored = [row for each in found if each for row in range(each[1].first, each[1].last + 1)]
+    table = samples(sink)
+    assert sorted(stored) == sorted(set(stored)) == table["sample"].to_pylist()
+    assert len(set(table["time_ns"].to_pylist())) == table.num_rows
+
+
 def test_a_sample_that_fails_switches_sampling_off_and_is_reported(
     make: Callable[..., SystemRecorder], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,7 +58,7 @@ class SystemRecorder:
         self._interval = options.system_interval.total_seconds()
         self._writer = RowFileWriter(
             sink, SYSTEM_FILES, self._host, place,
-            encode=self._encode, run_id=run_id, options=options, continues=continues,
+            encode=self._encode, run_id=run_id, options=options, continues=continues, absolute=False,
         )  # fmt: skip
         self._run_id = run_id
         own = () if trainer_pid == os.getpid() else (os.getpid(),)
@@ -68,6 +68,7 @@ class SystemRecorder:
         self._machine: Machine | None = None  # of the holder of the lock
         self._gpus: Gpus | None = None
         self._samples: list[dict[str, Any]] = []  # not written yet
+        self._first = 0  # number of the first of them, since the start of this flusher
         self._due = 0.0
         self._last: float | None = None
 
@@ -144,14 +145,16 @@ class SystemRecorder:
             half = len(self._samples) // 2
             self._samples[half]["lost"] += half + sum(each["lost"] for each in self._samples[:half])
             del self._samples[:half]
+            self._first += half
 
     def _write(self, now: float, last: bool = False) -> None:
         rows = list(self._samples)
 
         def written() -> None:
             del self._samples[: len(rows)]
+            self._first += len(rows)
 
-        self._writer.write(rows, now, written, last=last)
+        self._writer.write(rows, now, written, first=self._first, last=last)
 
     def _encode(self, rows: list[dict[str, Any]], place: FileRange) -> memoryview:
         from tdcore.flusher.row_tables import to_parquet  # imports pyarrow
