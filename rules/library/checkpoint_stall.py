@@ -41,7 +41,8 @@ class CheckpointStall:
         the time, and if there are at least `min_checkpoints`.
 
         The advised interval is that of Young: the square root of 2 * C * F. C is the time of one checkpoint,
-        and F the mean time between failures, `failure_hours`.
+        and F the mean time between failures, `failure_hours`. If checkpoints are already as rare as this, the
+        rule advises only to write each one faster or in the background.
 
     Parameters:
         threshold: share of the time above which the rule fires, in percent.
@@ -52,6 +53,8 @@ class CheckpointStall:
         min_seconds: smallest duration of the judged steps, in seconds.
 
     False alarms:
+        - A checkpoint that is written with several calls, such as one torch.save for the model and one for
+          the optimizer. Each call counts as a checkpoint, so the advised interval is too short.
         - A short training that is used to test checkpoints.
         - Preemptible machines that end often, if `failure_hours` has its default.
 
@@ -93,7 +96,10 @@ class CheckpointStall:
     def _finding(self, half: Half, share: float, number: int) -> Finding:
         stopped = half.total("checkpoint_ns") / 1e9
         cost = stopped / number
+        present = half.seconds / number
         interval = float(np.sqrt(2 * cost * 3600 * self.failure_hours))
+        too_often = interval > present
+        failures = f"one failure every {self.failure_hours:g} hours"
         return half_finding(
             self,
             half,
@@ -102,15 +108,23 @@ class CheckpointStall:
                 "threshold": self.threshold,
                 "checkpoints": number,
                 "seconds_per_checkpoint": cost,
-                "interval_seconds": half.seconds / number,
+                "interval_seconds": present,
                 "advised_interval_seconds": interval,
             },
             why=f"the training stops for {share:.0f} % of the time to write checkpoints (limit "
             f"{self.threshold:g} %): {number:,} checkpoints in {half.span}, each {_short_text(cost)}, and "
-            f"one every {_short_text(half.seconds / number)}. With one failure every "
-            f"{self.failure_hours:g} hours, an interval of {duration_text(interval)} costs the least time",
-            do=f"write a checkpoint about every {duration_text(interval)}; write it in the background "
-            "(torch.distributed.checkpoint.async_save), or on a faster disk",
+            f"one every {_short_text(present)}. "
+            + (
+                f"With {failures}, an interval of {duration_text(interval)} costs the least time"
+                if too_often
+                else f"With {failures}, a longer interval would cost more time than it saves"
+            ),
+            do=(
+                f"write a checkpoint about every {duration_text(interval)}; write it"
+                if too_often
+                else "write each checkpoint"
+            )
+            + " in the background (torch.distributed.checkpoint.async_save), or on a faster disk",
         )
 
 

@@ -34,23 +34,51 @@ class _History:
     """Bins of one worker's samples. numbers: number of the bin in each place; -1 if the place is empty.
 
     sums, counts: sum of thousandths and number of values, one row per place and one column per value.
-    most: largest number of processes.
+    most: largest number of processes. newest: largest number of a bin since the clock was set.
     """
 
     host: str
     cores: float = 0.0
+    newest: int = -1
     numbers: Ints = field(default_factory=lambda: np.full(_BINS, -1, dtype=np.int64))
     sums: Ints = field(default_factory=lambda: np.zeros((_BINS, len(_COLUMNS)), dtype=np.int64))
     counts: Ints = field(default_factory=lambda: np.zeros((_BINS, len(_COLUMNS)), dtype=np.int32))
     most: Ints = field(default_factory=lambda: np.zeros(_BINS, dtype=np.int32))
 
     def add(self, time_ns: Ints, values: Floats) -> None:
-        """Add samples. values: NaN where a value is not known."""
+        """Add samples, in order of their numbers. values: NaN where a value is not known.
+
+        A clock can be wrong for some time. Each part of the samples without a large jump is added alone, so
+        that a sample of the far future does not make the following ones too old for the history.
+        """
         numbers = time_ns // _BIN_NS
-        keep = numbers > max(int(self.numbers.max()), int(numbers.max())) - _BINS
+        start = 0
+        for end in [*self._jumps(numbers), len(numbers)]:
+            if end > start:
+                self._add(numbers[start:end], values[start:end])
+            start = end
+
+    def _jumps(self, numbers: Ints) -> list[int]:
+        """Positions of samples whose clock was set forward or back by more than the whole history."""
+        found, start = [], 0
+        while start < len(numbers):
+            newest = np.maximum.accumulate(np.concatenate([[self.newest], numbers[start:]]))
+            far = np.flatnonzero(np.abs(numbers[start:] - newest[:-1]) >= _BINS)
+            if not far.size:
+                self.newest = int(newest[-1])
+                break
+            start += int(far[0])
+            found.append(start)
+            self.newest = int(numbers[start])
+            start += 1
+        return found
+
+    def _add(self, numbers: Ints, values: Floats) -> None:
+        """Add samples without a large jump."""
+        keep = numbers > int(numbers.max()) - _BINS
         numbers, values = numbers[keep], values[keep]
         places = numbers % _BINS
-        fresh = np.unique(places[self.numbers[places] < numbers])
+        fresh = np.unique(places[self.numbers[places] != numbers])
         self.sums[fresh], self.counts[fresh], self.most[fresh] = 0, 0, 0
         self.numbers[places] = numbers
         known = np.isfinite(values)

@@ -149,6 +149,7 @@ def halves(
     blocks = np.concatenate([state.blocks.reshape(-1, values.shape[1]), closed])
     starts = np.concatenate([state.starts, firsts[: len(closed)]])
     first_new = len(blocks) - len(closed)
+    all_ends = np.concatenate([[0], _boundaries(0, state.points)])
     for number, at in enumerate((cuts[1:] - 1).tolist()):
         end = first_new + number + 1
         begin = 0 if since_start else max(0, end - _PARTS)
@@ -157,7 +158,7 @@ def halves(
             place=steps.place,
             at=at,
             count=count,
-            steps=count if since_start else count - count // 2,
+            steps=count if since_start else count - _start_of_half(all_ends, count),
             sums=blocks[begin:end].sum(axis=0),
             step=int(steps.step[at]),
             mode_step=int(steps.mode_step[at]),
@@ -172,6 +173,11 @@ def halves(
         state.blocks, state.starts = (each[-_PARTS:].copy() for each in (blocks, starts))
     state.open = sums[-1].copy() if open_block else np.zeros(values.shape[1], dtype=np.int64)
     state.open_ns = int(firsts[-1]) if open_block else 0
+
+
+def _start_of_half(ends: Ints, count: int) -> int:
+    """Number of steps before the newest half of up to eight blocks. ends: 0, and the ends of blocks."""
+    return int(ends[max(0, int(np.searchsorted(ends, count)) - _PARTS)])
 
 
 def _boundaries(after: int, last: int) -> Ints:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tdcore.errors import RunCorrupt
 from tdcore.format.step_times import COUNTS, PHASES, STEP_TIME_FILES, step_time_schema
 from tdcore.sinks.base import Sink
 from tdcore.trial.row_files import read_rows
@@ -35,7 +36,11 @@ def read_step_times(
 
 
 def joined_steps(table: pa.Table) -> pa.Table:
-    """One row per step, without the column `row`: times and counts are added up. Sorted by time."""
+    """One row per step, without the column `row`: times and counts are added up. Sorted by time.
+
+    Raises:
+        RunCorrupt: The sum of counts is too large for its column.
+    """
     grouped = table.group_by(_STEP, use_threads=False).aggregate(
         [
             ("time_ns", "min"),
@@ -45,5 +50,10 @@ def joined_steps(table: pa.Table) -> pa.Table:
     )
     names = [name.removesuffix("_sum").removesuffix("_min") for name in grouped.column_names]
     schema = pa.schema([field for field in step_time_schema() if field.name != STEP_TIME_FILES.number])
-    joined = grouped.rename_columns(names).select(schema.names).cast(schema)
+    try:
+        joined = grouped.rename_columns(names).select(schema.names).cast(schema)
+    except pa.ArrowInvalid as error:
+        raise RunCorrupt(
+            f"the counts of a step in {STEP_TIME_FILES.prefix} are impossible: {error}"
+        ) from error
     return joined.sort_by([("time_ns", "ascending"), ("step", "ascending")])

@@ -65,6 +65,14 @@ def test_the_number_and_the_share_of_the_checkpoints_decide() -> None:
     assert not fires(threshold=share + 0.01)
 
 
+def test_a_shorter_interval_than_the_present_one_is_not_advised() -> None:
+    newest = judge(CheckpointStall(failure_hours=0.0005), saved(725, 32))[0][-1]
+    assert newest.numbers["advised_interval_seconds"] == pytest.approx(7.2**0.5)
+    assert newest.numbers["interval_seconds"] == pytest.approx(3.6)
+    assert "a longer interval would cost more time than it saves" in newest.why
+    assert newest.do.startswith("write each checkpoint in the background (")
+
+
 @pytest.mark.full
 @settings(max_examples=25)
 @given(st.integers(1, 30), st.sampled_from([1.0, 50.0, 500.0]))

@@ -130,15 +130,15 @@ def test_a_scan_has_the_sums_of_the_newest_half_of_the_steps(pieces: list[int], 
     counts = [each.count for each in found]
     assert counts == [n for n in range(2, number) if n < 16 or n % (1 << (n.bit_length() - 4)) == 0]
     for half in found:
-        first = 0 if since_start else max(half.count // 2, half.count - 8 if half.count < 16 else 0)
+        newer = min(half.count, 8) if half.count < 16 else half.count - half.count // 2
+        first = 0 if since_start else half.count - newer
         assert_half(half, data[first : half.count], table["time_ns"].to_numpy()[first], since_start)
 
 
 def assert_half(half: Half, data: Any, start_ns: int, since_start: bool) -> None:
-    if half.count >= 16 or since_start:
-        assert half.total("data_ns") == data.sum()
-        assert half.steps == len(data)
-        assert half.start_ns == start_ns
+    assert half.total("data_ns") == data.sum()
+    assert half.steps == len(data)
+    assert half.start_ns == start_ns
     assert half.step == half.count - 1
 
 

@@ -17,6 +17,7 @@ from tdcore.format.system import SYSTEM_FILES
 from tdcore.rules.trace import Trace
 from tdcore.sinks import LocalSink
 from tdcore.trial.row_files import NewRows, read_rows
+from tdcore.trial.step_times import joined_steps
 from tests.rules.system_samples import RUN_ID, write_samples, write_step_times
 
 ROWS = 10_000  # more than one table of NewRows
@@ -107,3 +108,11 @@ def test_impossible_samples_are_refused(tmp_path: Path, name: str, value: Any) -
     path = write_samples(tmp_path, [{"cpu_percent": 1.0}] * ROWS)
     hostile(path, name, value)
     assert_refused(SYSTEM_FILES, tmp_path, path, name, repr(value))
+
+
+def test_counts_of_a_step_that_are_too_large_together_are_refused(tmp_path: Path) -> None:
+    time_file(tmp_path)
+    table = read_rows(STEP_TIME_FILES, LocalSink(tmp_path), RUN_ID, [0], None).slice(ROWS - 1)
+    huge = with_column(table, "checkpoints", 2**31 - 1)
+    with pytest.raises(RunCorrupt, match="counts of a step in time/ are impossible"):
+        joined_steps(pa.concat_tables([huge, huge]))
