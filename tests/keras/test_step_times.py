@@ -180,7 +180,7 @@ def test_a_pause_of_the_garbage_collector_is_gc(make_hook: MakeHook) -> None:
 
     def collect(batch: int, logs: Any) -> None:
         if batch == 1:
-            gc.callbacks.append(slow_gc)
+            gc.callbacks.insert(0, slow_gc)  # before the function of the hook, which ends the phase
             gc.collect()
             gc.callbacks.remove(slow_gc)
 

@@ -76,7 +76,7 @@ def test_phases_of_an_eager_loop(make_hook: MakeHook) -> None:
 
     def waiting() -> Any:
         for number in range(5):
-            time.sleep(PAUSE * (number == 4))
+            time.sleep(3 * PAUSE * (number == 4))  # the iterator can be one batch ahead
             yield number
 
     data = tf.data.Dataset.from_generator(waiting, output_signature=tf.TensorSpec((), tf.int32))
