@@ -20,9 +20,11 @@ _functions: list[Any] = []  # Python may call them at any later time
 def call_in_main_thread(call: Callable[[], None]) -> None:
     """Have the main thread call the function soon. An exception of the function is logged."""
 
+    calls = [call]  # emptied by the call, because the native function is kept
+
     def run(_: object) -> int:
         try:
-            call()
+            calls.pop()()
         except Exception as error:
             _log.debug("tdcore: a call in the main thread failed", exc_info=error)
         return 0

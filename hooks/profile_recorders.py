@@ -50,10 +50,16 @@ class Recorder(Protocol):
         """Have the training thread call the function soon, so that it can stop the recorder."""
 
     def write(self, folder: Path) -> None:
-        """Write the file of the recorder, which is stopped, into the folder."""
+        """Write the file of the recorder into the folder. Raises ProfileError, or any exception.
+
+        A profile of Python functions that its thread has not stopped is written as it is.
+        """
 
     def forget(self) -> None:
-        """Stop in a forked child, without a file. Never raises."""
+        """Stop without a file, in a forked child or at the end of the program. Never raises.
+
+        In another thread than the training's, only the functions that the recorder replaced are restored.
+        """
 
 
 _PER_THREAD = sys.version_info < (3, 12)  # later versions of cProfile record all threads
@@ -80,6 +86,7 @@ class CProfileRecorder:
         self._profile = cProfile.Profile() if clock is None else cProfile.Profile(clock)
         self._guard = _EnableGuard()
         self._thread = threading.current_thread()
+        self._stopped = False
 
     def start(self, interrupted: Callable[[str], None]) -> None:
         """See Recorder."""
@@ -94,8 +101,11 @@ class CProfileRecorder:
 
     def halt(self) -> bool:
         """See Recorder."""
+        if self._stopped:
+            return True
         if self._elsewhere() and self._thread.is_alive():
             return False
+        self._stopped = True
         self._guard.take_off()
         if not self._elsewhere():
             self._disable()
@@ -116,7 +126,7 @@ class CProfileRecorder:
     def forget(self) -> None:
         """See Recorder."""
         self._guard.take_off()
-        if not self._elsewhere():
+        if not self._stopped and not self._elsewhere():
             self._disable()
 
     def _elsewhere(self) -> bool:

@@ -249,10 +249,8 @@ class ProfileWindows:
 
     def _interrupt(self, reason: str) -> None:
         """End the open windows, because the script starts a profiler of its own."""
-        hook = self._hook()
-        if hook is not None:
-            for window in list(self._open):
-                hook._guarded("profile", self._end, window, reason)
+        for window in list(self._open):
+            self._end_guarded(window, reason)
 
     # The end of a window ----------------------------------------------------------------------------------
 
@@ -277,25 +275,35 @@ class ProfileWindows:
         window.ending = reason
         if self not in _ENDING:
             _ENDING.append(self)
+        # The first recorder is that of operators, if the window has operators.
+        window.recorders[0].call_later(lambda: self._end_guarded(window, reason))
 
-        def end() -> None:
-            try:
-                self._end(window)
-            except Exception as error:
-                self._warn(f"profile: {_reason(error)}")
-
-        window.recorders[0].call_later(end)  # the recorder of operators, if there is one
+    def _end_guarded(self, window: _Open, reason: str) -> None:
+        """End the window, also of a deleted hook. Never raises an Exception."""
+        hook = self._hook()
+        if hook is not None:
+            hook._guarded("profile", self._end, window, reason)
+            return
+        try:
+            self._end(window, reason)
+        except Exception as error:
+            self._warn(f"profile: {_reason(error)}")
 
     def end_at_exit(self) -> None:
-        """End the windows when the program ends. A window whose thread still runs is reported as failed."""
+        """End the windows when the program ends. Operators of a thread that still runs are discarded."""
         for window in list(self._open):
             self._end(window)
             if window in self._open:
-                self._open.remove(window)
-                self._fail(window.due, f"{window.ending}; its thread did not stop the profiler")
+                self._store_window(window, window.ending or "")
+                for recorder in window.recorders:
+                    recorder.forget()
 
     def _store_window(self, window: _Open, reason: str) -> None:
-        self._open.remove(window)
+        """Pass the files of the recorders on."""
+        try:
+            self._open.remove(window)
+        except ValueError:  # another thread has stored the window
+            return
         if not self._open and self in _ENDING:
             _ENDING.remove(self)
         end_ns, before = time.time_ns(), time.perf_counter_ns()
@@ -378,7 +386,7 @@ def _halt(window: _Open) -> bool:
         except Exception as error:
             window.messages.append(f"{recorder.part} were not recorded: {_reason(error)}")
             window.failed.append(recorder)
-    window.stop_ns = time.perf_counter_ns() - before
+    window.stop_ns += time.perf_counter_ns() - before
     return stopped
 
 

@@ -34,6 +34,7 @@ class OperatorRecorder:
     def __init__(self) -> None:
         self._profile: Any = None
         self._stopped = False
+        self._handle: Any = None  # of the function of call_later()
         self._replaced_session = False  # by a profiler that the script started in another thread
         self._thread = threading.current_thread()
         self._plain: dict[str, Any] = {}
@@ -88,17 +89,21 @@ class OperatorRecorder:
         from torch.nn.modules.module import register_module_forward_pre_hook
 
         def before_forward(module: Any, arguments: Any) -> None:
-            if torch.compiler.is_compiling() or threading.current_thread() is not self._thread:
+            if torch.compiler.is_compiling():
+                return
+            if threading.current_thread() is not self._thread:
+                if not self._thread.is_alive():
+                    self._take_guard_off()
                 return
             if not self._stopped and torch._C._current_graph_task_id() == -1:
                 call()
-            if self._stopped:
-                handle.remove()
 
-        handle = register_module_forward_pre_hook(before_forward)
+        self._handle = register_module_forward_pre_hook(before_forward)
 
     def write(self, folder: Path) -> None:
         """See Recorder. A part of a file is removed after an exception."""
+        if not self._stopped:
+            raise ProfileError("torch.profiler was not stopped by the thread that started it")
         path = folder / TRACE_FILE
         try:
             self._profile.export_chrome_trace(str(path))
@@ -140,6 +145,8 @@ class OperatorRecorder:
             setattr(module, name, self._replaced[name])
 
     def _take_guard_off(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
         module: Any = torch.autograd.profiler
         for name, replaced in self._replaced.items():
             if getattr(module, name) is replaced:

@@ -18,6 +18,7 @@ import torch
 
 import tdcore as td
 from tdcore.hooks import current, live_hooks
+from tdcore.hooks.profile_windows import ending_profiles
 from tdcore.hooks.pytorch import Hook
 from tdcore.trial.profiles import Profile
 from tests.waiting import wait_until
@@ -59,6 +60,7 @@ def assert_nothing_is_on() -> None:
     assert not torch._C._autograd._profiler_enabled()
     assert sys.getprofile() is None
     assert "enable" not in vars(cProfile.Profile)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
     assert_a_profiler_of_the_script_works()
 
 
@@ -108,22 +110,32 @@ def test_python_functions_end_in_the_main_thread_without_a_further_step(make_hoo
     assert (profile.state, sorted(profile.keys)) == ("partial", ["functions", "pstats"])
 
 
-def test_a_hook_that_another_thread_deletes_leaves_no_profiler_on(tmp_path: Path) -> None:
-    made = [Hook(tmp_path / "run", flusher="thread", save_config=NEVER, profiler_config=td.ProfilerConfig(
-        start_step=1, num_steps=90, python=True))]  # fmt: skip
-    model = Net()
-    made[0].register_module(model)
+def hook_with_window(folder: Path) -> list[Any]:
+    """A hook that only this list holds, its model and its optimizer, in a window."""
+    config = td.ProfilerConfig(start_step=1, num_steps=90, python=True)
+    hook, model = (
+        Hook(folder / "run", flusher="thread", save_config=NEVER, profiler_config=config),
+        Net(),
+    )
+    hook.register_module(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, optimizer, steps=3)
+    return [model, optimizer, hook]
 
-    def delete() -> None:
-        made[0]._detach()
-        current.forget(made[0])
-        made.clear()
-        gc.collect()
 
-    in_thread(delete)
-    train(model, optimizer, steps=1)
+def delete(made: list[Any]) -> None:
+    hook = made.pop()
+    hook._detach()
+    current.forget(hook)
+    del hook
+    gc.collect()
+
+
+def test_a_hook_that_another_thread_deletes_leaves_no_profiler_on(tmp_path: Path) -> None:
+    made = hook_with_window(tmp_path)
+    in_thread(lambda: delete(made))
+    assert torch._C._autograd._profiler_enabled()
+    train(made[0], made[1], steps=1)
     assert_nothing_is_on()
     assert stored(str(tmp_path / "run")).reason == "the hook was deleted"
 
@@ -218,6 +230,38 @@ def test_a_window_whose_training_moves_to_another_thread_ends(make_hook: MakeHoo
     assert_nothing_is_on()
     profile = stored(hook.out_dir)
     assert (profile.first_step, profile.last_step) == (1, 4)
+
+
+def test_the_program_ends_while_the_training_thread_runs(make_hook: MakeHook) -> None:
+    made, ended, end = list[Hook](), threading.Event(), threading.Event()
+
+    def training() -> None:
+        made.append(start(make_hook, python=True)[0])
+        ended.set()
+        end.wait(30)
+
+    thread = threading.Thread(target=training)
+    thread.start()
+    ended.wait(30)
+    made[0].close()
+    (windows,) = ending_profiles()
+    windows.end_at_exit()
+    assert ending_profiles() == []
+    profile = stored(made[0].out_dir)
+    end.set()
+    thread.join()
+    torch.autograd.profiler._run_on_profiler_stop()  # the thread has ended with its profiler
+    assert_nothing_is_on()
+    assert (profile.state, sorted(profile.keys)) == ("partial", ["functions", "pstats"])
+    assert "torch.profiler was not stopped by the thread" in profile.messages[0]
+
+
+def test_a_script_starts_torch_profiler_after_another_thread_deleted_the_hook(tmp_path: Path) -> None:
+    made = hook_with_window(tmp_path)
+    in_thread(lambda: delete(made))
+    assert_a_profiler_of_the_script_works()
+    assert_nothing_is_on()
+    assert stored(str(tmp_path / "run")).reason == "the hook was deleted"
 
 
 def test_a_trace_that_is_damaged_does_not_lose_the_python_functions(
