@@ -5,9 +5,13 @@ base.py registers both functions, after the modules of the session have register
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 import weakref
 from typing import TYPE_CHECKING
+
+from tdcore.hooks.profile_windows import ending_profiles
 
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook
@@ -16,6 +20,7 @@ __all__ = ["LIVE_HOOKS", "close_hooks_at_exit", "disable_hooks_in_child"]
 
 LIVE_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 _LONGEST_ERROR = 500  # characters
+_DEFAULT_SECONDS = 30.0  # to wait for the profile of a deleted hook
 
 
 def disable_hooks_in_child() -> None:
@@ -23,6 +28,8 @@ def disable_hooks_in_child() -> None:
     for hook in list(LIVE_HOOKS):
         hook._off = True
         hook._profiles.forget_in_child()
+    for profiles in ending_profiles():
+        profiles.forget_in_child()
 
 
 def close_hooks_at_exit() -> None:
@@ -34,5 +41,11 @@ def close_hooks_at_exit() -> None:
         if error is not None:
             hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         hook._end_capture()
-    for hook in list(LIVE_HOOKS):
-        hook._profiles.wait(hook._close_timeout.total_seconds())
+    profiles = {hook._profiles: hook._close_timeout.total_seconds() for hook in list(LIVE_HOOKS)}
+    for each in ending_profiles():
+        with contextlib.suppress(Exception):
+            each.end_at_exit()
+        profiles.setdefault(each, _DEFAULT_SECONDS)
+    begin = time.monotonic()  # all profiles are stored at the same time
+    for each, seconds in profiles.items():
+        each.wait(max(begin + seconds - time.monotonic(), 0.0))

@@ -4,20 +4,24 @@ A recorder runs from the start of a step to the start of a later step, in the th
 profilers have priority: a recorder does not start while another profiler of its kind is active, and stops
 before the script starts one.
 
-Threads: start() by the thread of the training. stop() by any thread: the recorder of operators then raises an
-exception, and cProfile goes on in the thread of the training until the thread ends, but without an effect.
+Threads: start() in the training thread. halt() by any thread: it stops the profiler only in the training
+thread, because torch.profiler, and cProfile before Python 3.12, belong to the thread that started them.
+write() by any thread.
 """
 
 from __future__ import annotations
 
 import cProfile
+import marshal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from tdcore.errors import TdcoreError
+from tdcore.hooks.main_thread import call_in_main_thread
 from tdcore.session.profile_writer import PSTATS_FILE
 
 __all__ = ["CProfileRecorder", "ProfileError", "Recorder"]
@@ -35,15 +39,30 @@ class Recorder(Protocol):
     def start(self, interrupted: Callable[[str], None]) -> None:
         """Start to record. Raises ProfileError, or any exception of the profiler.
 
-        interrupted: called with a reason before the script starts a profiler of this kind. The call stops the
-            recorder.
+        interrupted: called with a reason before the script starts a profiler of this kind, by the thread that
+            starts it. The call stops the recorder if that is the training thread.
         """
 
-    def stop(self, folder: Path | None) -> None:
-        """Stop to record, and write the file into the folder. None: discard the records."""
+    def halt(self) -> bool:
+        """Stop to record. Return False if only the training thread can do it. May be called again."""
+
+    def call_later(self, call: Callable[[], None]) -> None:
+        """Have the training thread call the function soon, so that it can stop the recorder."""
+
+    def write(self, folder: Path) -> None:
+        """Write the file of the recorder into the folder. Raises ProfileError, or any exception.
+
+        A profile of Python functions that its thread has not stopped is written as it is.
+        """
 
     def forget(self) -> None:
-        """Stop in a forked child, without a file. Never raises."""
+        """Stop without a file, in a forked child or at the end of the program. Never raises.
+
+        In another thread than the training's, only the functions that the recorder replaced are restored.
+        """
+
+
+_PER_THREAD = sys.version_info < (3, 12)  # later versions of cProfile record all threads
 
 
 def _off_cpu_time() -> float:
@@ -66,6 +85,8 @@ class CProfileRecorder:
         clock = _CLOCKS[timer]
         self._profile = cProfile.Profile() if clock is None else cProfile.Profile(clock)
         self._guard = _EnableGuard()
+        self._thread = threading.current_thread()
+        self._stopped = False
 
     def start(self, interrupted: Callable[[str], None]) -> None:
         """See Recorder."""
@@ -78,17 +99,39 @@ class CProfileRecorder:
             raise ProfileError(f"another profiler of Python functions is active ({error})") from error
         self._guard.put_on(lambda: interrupted("the script started a profiler of Python functions"))
 
-    def stop(self, folder: Path | None) -> None:
+    def halt(self) -> bool:
         """See Recorder."""
+        if self._stopped:
+            return True
+        if self._elsewhere() and self._thread.is_alive():
+            return False
+        self._stopped = True
         self._guard.take_off()
-        self._disable()
-        if folder is not None:
-            self._profile.dump_stats(str(folder / PSTATS_FILE))
+        if not self._elsewhere():
+            self._disable()
+        return True
+
+    def call_later(self, call: Callable[[], None]) -> None:
+        """See Recorder. Without an effect if the training thread is not the main thread."""
+        if self._thread is threading.main_thread():
+            call_in_main_thread(call)
+
+    def write(self, folder: Path) -> None:
+        """See Recorder. The method dump_stats() would end a profile of the script in the current thread."""
+        profile: Any = self._profile
+        profile.snapshot_stats()
+        with (folder / PSTATS_FILE).open("wb") as file:
+            marshal.dump(profile.stats, file)
 
     def forget(self) -> None:
         """See Recorder."""
         self._guard.take_off()
-        self._disable()
+        if not self._stopped and not self._elsewhere():
+            self._disable()
+
+    def _elsewhere(self) -> bool:
+        """Whether the profile belongs to another thread than the current one."""
+        return _PER_THREAD and threading.current_thread() is not self._thread
 
     def _disable(self) -> None:
         """End the profile, and keep a profile function that the script has set in the meantime."""

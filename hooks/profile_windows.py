@@ -5,14 +5,14 @@ cost nothing, because the clock calls the object at its first step. While a wind
 time, the object replaces the hook's method `_begin_step`. An error never reaches the training: the profile
 gets the state "failed" with the reason.
 
-Threads: the training thread.
+Threads: the training thread. Another thread may call finish(), and start a profiler in a window: the window
+is then ending, until the training thread stops its recorders at the next step, call of a module, or close().
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -30,13 +30,20 @@ from tdcore.session import Session
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook
 
-__all__ = ["ProfileWindows"]
+__all__ = ["ProfileWindows", "ending_profiles"]
 
 _TRAINING = (ModeKeys.TRAIN.value, ModeKeys.GLOBAL.value)
 _MAX_OPEN_SECONDS = 3600  # a window is ended at the next step after this time
 
+_ENDING: list[ProfileWindows] = []  # objects with ending windows; their hooks may be deleted
 
-@dataclass(slots=True)
+
+def ending_profiles() -> list[ProfileWindows]:
+    """The objects with windows that wait for their thread, also of deleted hooks."""
+    return list(_ENDING)
+
+
+@dataclass(slots=True, eq=False)
 class _Due:
     """A window that has not begun. request: number of its request, None for the configuration."""
 
@@ -46,7 +53,7 @@ class _Due:
     reason: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
     """A window that has begun."""
 
@@ -58,8 +65,10 @@ class _Open:
     begin_ns: int
     messages: list[str]
     begun_steps: int = 1  # training steps that have begun
-    thread: int = field(default_factory=threading.get_ident)
     start_ns: int = 0  # time that the start of the recorders took
+    stop_ns: int = 0  # time that the stop of the recorders took
+    ending: str | None = None  # the training thread ends the window as soon as it can; the reason
+    failed: list[Recorder] = field(default_factory=list)  # recorders whose stop raised an exception
 
 
 class ProfileWindows:
@@ -109,7 +118,8 @@ class ProfileWindows:
     def finish(self, reason: str) -> None:
         """End open windows early and keep their records. Report windows that are still due as failed."""
         for window in list(self._open):
-            self._end(window, reason if window.steps is None or window.begun_steps < window.steps else "")
+            early = window.steps is None or window.begun_steps < window.steps
+            self._end(window, reason if early else "")
         for due in self._due:
             if due.request is not None or due.window.start_time is None:
                 self._fail(due, f"the window did not begin: {reason}")
@@ -122,6 +132,8 @@ class ProfileWindows:
             for recorder in window.recorders:
                 recorder.forget()
         self._open.clear()
+        if self in _ENDING:
+            _ENDING.remove(self)
         self._due.clear()
 
     def wait(self, seconds: float) -> None:
@@ -172,7 +184,7 @@ class ProfileWindows:
             return
         for window in list(self._open):
             over, reason = _is_over(window)
-            if over and threading.get_ident() == window.thread:
+            if over:
                 self._end(window, reason)
             else:
                 window.begun_steps += 1
@@ -237,27 +249,74 @@ class ProfileWindows:
 
     def _interrupt(self, reason: str) -> None:
         """End the open windows, because the script starts a profiler of its own."""
-        hook = self._hook()
-        if hook is not None:
-            for window in list(self._open):
-                hook._guarded("profile", self._end, window, reason)
+        for window in list(self._open):
+            self._end_guarded(window, reason)
 
     # The end of a window ----------------------------------------------------------------------------------
 
     def _end(self, window: _Open, reason: str = "") -> None:
-        """Stop the recorders and pass their files on. reason: why the window ends early."""
-        self._open.remove(window)
+        """Stop the recorders and pass their files on. reason: why the window ends early.
+
+        In another thread than the training's, the window only becomes an ending window.
+        """
+        if window.ending is not None:
+            reason = window.ending
+        if window not in self._open:
+            return
+        if not _halt(window):
+            self._end_later(window, reason)
+            return
+        self._store_window(window, reason)
+
+    def _end_later(self, window: _Open, reason: str) -> None:
+        """Have the training thread end the window."""
+        if window.ending is not None:
+            return
+        window.ending = reason
+        if self not in _ENDING:
+            _ENDING.append(self)
+        # The first recorder is that of operators, if the window has operators.
+        window.recorders[0].call_later(lambda: self._end_guarded(window, reason))
+
+    def _end_guarded(self, window: _Open, reason: str) -> None:
+        """End the window, also of a deleted hook. Never raises an Exception."""
+        hook = self._hook()
+        if hook is not None:
+            hook._guarded("profile", self._end, window, reason)
+            return
+        try:
+            self._end(window, reason)
+        except Exception as error:
+            self._warn(f"profile: {_reason(error)}")
+
+    def end_at_exit(self) -> None:
+        """End the windows when the program ends. Operators of a thread that still runs are discarded."""
+        for window in list(self._open):
+            self._end(window)
+            if window in self._open:
+                self._store_window(window, window.ending or "")
+                for recorder in window.recorders:
+                    recorder.forget()
+
+    def _store_window(self, window: _Open, reason: str) -> None:
+        """Pass the files of the recorders on."""
+        try:
+            self._open.remove(window)
+        except ValueError:  # another thread has stored the window
+            return
+        if not self._open and self in _ENDING:
+            _ENDING.remove(self)
         end_ns, before = time.time_ns(), time.perf_counter_ns()
         folder, messages = _new_folder(), window.messages
-        place = folder if isinstance(folder, Path) else None
-        # A list, so that all recorders are stopped.
-        kept = [
-            _succeeds(messages, recorder, lambda each: each.stop(place))
-            for recorder in reversed(window.recorders)
-        ]
-        stop_ns = time.perf_counter_ns() - before
         if isinstance(folder, OSError):
             raise folder
+        # A list, so that all recorders write.
+        kept = [
+            _succeeds(messages, recorder, lambda each: each.write(folder))
+            for recorder in reversed(window.recorders)
+            if recorder not in window.failed
+        ]
+        stop_ns = window.stop_ns + time.perf_counter_ns() - before
         if not any(kept):
             self._fail(window.due, "; ".join(messages), folder)
             return
@@ -316,6 +375,21 @@ class ProfileWindows:
             raise
 
 
+def _halt(window: _Open) -> bool:
+    """Stop the recorders of the window. Return False if only the training thread can stop them."""
+    before, stopped = time.perf_counter_ns(), True
+    for recorder in reversed(window.recorders):
+        if recorder in window.failed:
+            continue
+        try:
+            stopped = recorder.halt() and stopped
+        except Exception as error:
+            window.messages.append(f"{recorder.part} were not recorded: {_reason(error)}")
+            window.failed.append(recorder)
+    window.stop_ns += time.perf_counter_ns() - before
+    return stopped
+
+
 def _new_folder() -> Path | OSError:
     """A new temporary folder for the files of a profile; the error if there is none."""
     try:
@@ -326,6 +400,8 @@ def _new_folder() -> Path | OSError:
 
 def _is_over(window: _Open) -> tuple[bool, str]:
     """Whether the window ends before the next training step begins, and the reason if this is early."""
+    if window.ending is not None:
+        return True, window.ending
     if window.steps is not None and window.begun_steps >= window.steps:
         return True, ""
     passed = time.time() - window.begin_ns / 1e9

@@ -4,11 +4,12 @@ A second torch.profiler in a thread would end the process, because PyTorch does 
 recorder does not start while another one is active. While the recorder runs, it replaces the functions that
 PyTorch's profilers call at their start: a profiler of the script then ends the window first.
 
-Threads: the training thread.
+Threads: start() in the training thread; halt() returns False in another thread. write() by any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,10 @@ class OperatorRecorder:
 
     def __init__(self) -> None:
         self._profile: Any = None
-        self._thread = 0
+        self._stopped = False
+        self._handle: Any = None  # of the function of call_later()
+        self._replaced_session = False  # by a profiler that the script started in another thread
+        self._thread = threading.current_thread()
         self._plain: dict[str, Any] = {}
         self._replaced: dict[str, Any] = {}
 
@@ -40,7 +44,7 @@ class OperatorRecorder:
         """See Recorder."""
         from torch.profiler import ProfilerActivity, profile
 
-        if torch._C._autograd._profiler_enabled() or _is_prepared(profile):
+        if torch._C._autograd._profiler_enabled() or _is_active_elsewhere() or _is_prepared(profile):
             raise ProfileError("another torch.profiler is active")
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -48,22 +52,87 @@ class OperatorRecorder:
         profiler = profile(activities=activities)
         profiler.start()
         self._profile = profiler
-        self._thread = threading.get_ident()
-        self._guard(lambda: interrupted("the script started torch.profiler"))
 
-    def stop(self, folder: Path | None) -> None:
+        def interrupt() -> None:
+            if threading.current_thread() is not self._thread:
+                self._replaced_session = True
+            interrupted("the script started torch.profiler")
+
+        self._guard(interrupt)
+
+    def halt(self) -> bool:
         """See Recorder."""
+        if threading.current_thread() is not self._thread:
+            if self._thread.is_alive():
+                return False
+            self._take_guard_off()
+            self._stopped = True
+            _note_end()
+            raise ProfileError("the thread that started torch.profiler has ended")
+        if self._stopped:
+            return True
+        if self._replaced_session:
+            if _is_active_elsewhere():
+                return False
+            self._discard()
+            raise ProfileError("the script started torch.profiler in another thread")
         self._take_guard_off()
-        if threading.get_ident() != self._thread:
-            raise ProfileError("torch.profiler cannot be stopped by another thread than the training's")
-        profiler, self._profile = self._profile, None
-        profiler.stop()
-        if folder is not None:
-            profiler.export_chrome_trace(str(folder / TRACE_FILE))
+        self._stopped = True
+        self._profile.stop()
+        return True
+
+    def call_later(self, call: Callable[[], None]) -> None:
+        """See Recorder. The thread calls the function before its next call of a module.
+
+        A backward pass restores the state of the profiler at its end, so the call waits for the end.
+        """
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        def before_forward(module: Any, arguments: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
+            if threading.current_thread() is not self._thread:
+                if not self._thread.is_alive():
+                    self._take_guard_off()
+                return
+            if not self._stopped and torch._C._current_graph_task_id() == -1:
+                call()
+
+        self._handle = register_module_forward_pre_hook(before_forward)
+
+    def write(self, folder: Path) -> None:
+        """See Recorder. A part of a file is removed after an exception."""
+        if not self._stopped:
+            raise ProfileError("torch.profiler was not stopped by the thread that started it")
+        path = folder / TRACE_FILE
+        try:
+            self._profile.export_chrome_trace(str(path))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def forget(self) -> None:
-        """See Recorder. The profiler itself stays as it is: its threads do not exist in the child."""
+        """See Recorder. The child has a copy of the training thread, in which the profiler is on."""
+        if threading.current_thread() is self._thread and not self._stopped:
+            with contextlib.suppress(Exception):
+                self._discard()
         self._take_guard_off()
+
+    def _discard(self) -> None:
+        """Stop without the records.
+
+        PyTorch has one session for all threads. The start of a profiler in another thread ends the session of
+        this recorder, and PyTorch crashes when it stops a profiler without a session. So a new session is
+        prepared first.
+        """
+        self._take_guard_off()
+        self._stopped = True
+        if self._replaced_session:
+            module: Any = torch.autograd.profiler
+            own = self._profile.profiler
+            module._prepare_profiler(own.config(), own.kineto_activities)
+        torch._C._autograd._disable_profiler()
+        _note_end()
 
     def _guard(self, before: Callable[[], None]) -> None:
         module: Any = torch.autograd.profiler
@@ -76,12 +145,25 @@ class OperatorRecorder:
             setattr(module, name, self._replaced[name])
 
     def _take_guard_off(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
         module: Any = torch.autograd.profiler
         for name, replaced in self._replaced.items():
             if getattr(module, name) is replaced:
                 setattr(module, name, self._plain[name])
         self._plain.clear()
         self._replaced.clear()
+
+
+def _note_end() -> None:
+    """Have PyTorch's Python functions note that no profiler is active."""
+    with contextlib.suppress(Exception):
+        torch.autograd.profiler._run_on_profiler_stop()
+
+
+def _is_active_elsewhere() -> bool:
+    """Whether a torch.profiler of any thread is active, apart from one whose session was replaced."""
+    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
 def _is_prepared(kind: type) -> bool:

@@ -17,12 +17,12 @@ import os
 import pstats
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tdcore.errors import RunCorrupt, TdcoreError
+from tdcore.errors import SinkError, TdcoreError
 from tdcore.format.kineto import base_time, trace_events
 from tdcore.format.layout import FORMAT_VERSION
 from tdcore.format.profiles import MAX_TRACE_BYTES, MAX_TRACE_JSON_BYTES, functions_schema, profile_key
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_profile(folder: Path) -> int:
-    """Store the profile in the folder. Return an exit status. Never raises an exception of tdcore."""
+    """Store the profile in the folder. Return an exit status. Never raises an Exception."""
     try:
         job = json.loads((folder / JOB_FILE).read_text())
         with contextlib.closing(_open(job["out"])) as sink:
             _store(sink, folder, job["document"])
-    except (TdcoreError, OSError, MemoryError, ValueError) as error:
+    except Exception as error:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             print(
                 f"tdcore: a profile could not be stored: {error}; its files are in {folder}",
@@ -81,30 +81,43 @@ def _store(sink: Sink, folder: Path, document: dict[str, Any]) -> None:
         sink.put(profile_key(*place, file), [data])
         sizes[file] = len(data)
 
-    trace = folder / TRACE_FILE
+    trace, stats = folder / TRACE_FILE, folder / PSTATS_FILE
+    data: bytes | None
     if trace.exists():
-        with trace.open("rb") as stream:
-            document["base_ns"] = base_time(stream, TRACE_FILE)
-        try:
+        with _part(messages, "the totals of the operators are missing"):
             with trace.open("rb") as stream:
-                table = operator_totals(trace_events(stream, TRACE_FILE))
-            put("operators", _parquet(table, document))
-        except RunCorrupt as error:
-            messages.append(f"the totals of the operators are missing: {error}")
-        data = _compressed(trace)
-        if data is None:
-            messages.append(
-                f"the trace is not stored: it has {trace.stat().st_size:,} bytes, and readers accept "
-                f"{MAX_TRACE_JSON_BYTES:,}, or {MAX_TRACE_BYTES:,} compressed; profile fewer steps"
-            )
-        else:
-            put("trace", data)
-    stats = folder / PSTATS_FILE
+                data = _parquet(operator_totals(trace_events(stream, TRACE_FILE)), document)
+            put("operators", data)
+        with _part(messages, "the trace is not stored"):
+            with trace.open("rb") as stream:
+                document["base_ns"] = base_time(stream, TRACE_FILE)
+            data = _compressed(trace)
+            if data is None:
+                messages.append(
+                    f"the trace is not stored: it has {trace.stat().st_size:,} bytes, and readers accept "
+                    f"{MAX_TRACE_JSON_BYTES:,}, or {MAX_TRACE_BYTES:,} compressed; profile fewer steps"
+                )
+            else:
+                put("trace", data)
     if stats.exists():
-        put("functions", _parquet(_functions(stats), document))
-        put("pstats", stats.read_bytes())
+        with _part(messages, "the totals of the Python functions are missing"):
+            put("functions", _parquet(_functions(stats), document))
+        with _part(messages, "the file of cProfile is not stored"):
+            put("pstats", stats.read_bytes())
     document = {"format": FORMAT_VERSION, **document, "files": sizes}
     sink.put(profile_key(*place), [json.dumps(document, indent=1).encode()])
+
+
+@contextlib.contextmanager
+def _part(messages: list[str], missing: str) -> Iterator[None]:
+    """Add a message after an exception, so that the other parts are stored. A failed write is raised."""
+    try:
+        yield
+    except SinkError:
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, TdcoreError) else f"{type(error).__name__}: {error}"
+        messages.append(f"{missing}: {reason}"[:1000])
 
 
 def _compressed(path: Path) -> bytes | None:
@@ -112,12 +125,15 @@ def _compressed(path: Path) -> bytes | None:
     if path.stat().st_size > MAX_TRACE_JSON_BYTES:
         return None
     target = path.with_suffix(".gz")
-    with path.open("rb") as stream, gzip.open(target, "wb", compresslevel=_LEVEL) as file:
-        while piece := stream.read(_PIECE_BYTES):
-            file.write(piece)
-            if _size(file.fileobj) > MAX_TRACE_BYTES:
-                return None
-    return target.read_bytes() if target.stat().st_size <= MAX_TRACE_BYTES else None
+    try:
+        with path.open("rb") as stream, gzip.open(target, "wb", compresslevel=_LEVEL) as file:
+            while piece := stream.read(_PIECE_BYTES):
+                file.write(piece)
+                if _size(file.fileobj) > MAX_TRACE_BYTES:
+                    return None
+        return target.read_bytes() if target.stat().st_size <= MAX_TRACE_BYTES else None
+    finally:
+        target.unlink(missing_ok=True)
 
 
 def _size(file: BinaryIO | Any) -> int:
@@ -132,9 +148,9 @@ def _functions(path: Path) -> Any:
     found = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]  # missing in the type stubs
     rows = sorted(found.items(), key=lambda each: (-each[1][2], each[0]))
     columns = [
-        [file for (file, _, _), _ in rows],
+        [_text(file) for (file, _, _), _ in rows],
         [line for (_, line, _), _ in rows],
-        [name for (_, _, name), _ in rows],
+        [_text(name) for (_, _, name), _ in rows],
         [calls for _, (_, calls, _, _, _) in rows],
         [primitive for _, (primitive, _, _, _, _) in rows],
         [round(own * 1e9) for _, (_, _, own, _, _) in rows],
@@ -142,6 +158,11 @@ def _functions(path: Path) -> Any:
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, functions_schema(), strict=True)]
     return pa.Table.from_arrays(arrays, schema=functions_schema())
+
+
+def _text(name: str) -> str:
+    """The name with a question mark for each byte of the path of a file that is not UTF-8."""
+    return name.encode(errors="replace").decode()
 
 
 def _parquet(table: Any, document: Mapping[str, Any]) -> bytes:
