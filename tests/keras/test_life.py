@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import gc
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -150,7 +150,7 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHo
     never = td.SaveConfig(start_step=10**6)
     assert calls() == 0
     hook = make_hook(save_config=never)
-    # Iterators of Keras and PyTorch report the wait for data; on TensorFlow, rows begin when there is a batch.
+    # Iterators of Keras and PyTorch report the wait for data. On TensorFlow rows begin when there is a batch.
     stopwatch = {"torch": 3, "tensorflow": 3}.get(BACKEND, 0)
     assert calls(hook) / 100 < 5 + stopwatch
 
