@@ -154,7 +154,7 @@ class PhaseSignals:
         known = (each.replacement for each in _installed.values() if each.original is original)
         replacement = next(known, None)
         if replacement is None:
-            replacement = functools.wraps(original)(_maker(signal)(original, signal.phase))
+            replacement = functools.wraps(original)(_timed(original, signal))
         setattr(owner, name, replacement)
         _installed[signal] = _Replaced(owner, name, original, replacement, [])
         return _installed[signal]
@@ -199,62 +199,32 @@ def _end(signals: PhaseSignals, timer: Any, recorder: Recorder) -> None:
     signals.remove(timer).finish(recorder.spent_ns)
 
 
-def _maker(signal: Signal) -> Callable[[Callable[..., Any], int], Callable[..., Any]]:
-    """The function that makes the replacement."""
-    if signal.phase == BACKWARD:
-        return _backward
-    return _epoch if signal.is_epoch else _part if signal.is_part else _phase
+def _timed(original: Callable[..., Any], signal: Signal) -> Callable[..., Any]:
+    """A function that calls the original one, and reports its time as a phase.
 
-
-def _phase(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
-    """A function that reports its time as a phase."""
-
-    def timed(*arguments: Any, **options: Any) -> Any:
-        interrupted = []
-        for timer in _active:  # a comprehension would be a further call of Python
-            interrupted.append((timer, timer.enter(phase)))  # noqa: PERF401
-        try:
-            return original(*arguments, **options)
-        finally:
-            for timer, before in interrupted:
-                timer.leave(before)
-
-    return timed
-
-
-def _epoch(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
-    """The same for a function that returns the batches of one epoch."""
-
-    def timed(*arguments: Any, **options: Any) -> Any:
-        interrupted = []
-        for timer in _active:  # a comprehension would be a further call of Python
-            interrupted.append((timer, timer.enter(phase)))  # noqa: PERF401
-        try:
-            return original(*arguments, **options)
-        except StopIteration:
-            for timer, _ in interrupted:
-                cancel_wait(timer)
-            raise
-        finally:
-            for timer, before in interrupted:
-                timer.leave(before)
-
-    return timed
-
-
-def _part(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
-    """The same for a function that is not counted."""
+    A step calls it several times, so each kind of signal is a branch here and not a further function.
+    """
+    phase = signal.phase
+    first = REST if signal.is_part else phase  # then leave() begins the phase, and counts nothing
 
     def timed(*arguments: Any, **options: Any) -> Any:
         interrupted = []
         for timer in _active:
-            interrupted.append((timer, timer.enter(REST)))
-            timer.leave(phase)  # begins the phase, and counts nothing
+            interrupted.append((timer, timer.enter(first)))
+            if first != phase:
+                timer.leave(phase)
         try:
             return original(*arguments, **options)
+        except StopIteration:
+            if signal.is_epoch:
+                for timer, _ in interrupted:
+                    cancel_wait(timer)
+            raise
         finally:
+            # torch.autograd.grad() only interrupts the phase of its caller.
+            is_backward = phase == BACKWARD and options.get("accumulate_grad", True)
             for timer, before in interrupted:
-                timer.leave(before)
+                (timer.end_backward if is_backward else timer.leave)(before)
 
     return timed
 
@@ -263,23 +233,6 @@ def cancel_wait(timer: Any) -> None:
     """The wait for data that was reported last belongs to the current step: there was no further batch."""
     timer.enter(COMPUTE)  # a wait is the start of the next step unless the current one continues
     timer.enter(REST)
-
-
-def _backward(original: Callable[..., Any], phase: int) -> Callable[..., Any]:
-    """The same for autograd's backward. torch.autograd.grad() only interrupts the phase of its caller."""
-
-    def timed(*arguments: Any, **options: Any) -> Any:
-        interrupted = []
-        for timer in _active:  # a comprehension would be a further call of Python
-            interrupted.append((timer, timer.enter(phase)))  # noqa: PERF401
-        try:
-            return original(*arguments, **options)
-        finally:
-            accumulates = options.get("accumulate_grad", True)
-            for timer, before in interrupted:
-                (timer.end_backward if accumulates else timer.leave)(before)
-
-    return timed
 
 
 def _on_gc(phase: str, info: dict[str, int]) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import cProfile
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,7 +166,8 @@ class PySpy(Tool):
         self._reader.join()
 
     def close(self) -> dict[str, Any]:
-        return {"output": b"".join(self._rest).decode(errors="replace")[-500:]}
+        text = b"".join(self._rest).decode(errors="replace")[-500:]
+        return {"output": re.sub(r"'[^']*/", "'", text)}  # without the folders of this machine
 
 
 class PySpyNonblocking(PySpy):

@@ -24,7 +24,10 @@ _OFF = "no step has begun, or TDCORE_STEP_TIMES is off"
 
 def show_time(trial: Trial, mode: ModeKeys | None, attempt: int | None, *, json_output: bool) -> None:
     """Print the times of steps and the shares of their phases, for each worker and mode."""
-    table = trial.steps_time(mode=mode, attempt=attempt)
+    from tdcore.trial.step_times import joined_steps, of_mode
+
+    intervals = trial.steps_time(attempt=attempt, intervals=True)
+    table = joined_steps(of_mode(intervals, mode))
     if not table.num_rows:
         raise ConfigError(f"{trial.path} has no times of steps; {_OFF}")
     summaries = [_summary(worker, name, part) for worker, name, part in _parts(table)]
@@ -34,7 +37,7 @@ def show_time(trial: Trial, mode: ModeKeys | None, attempt: int | None, *, json_
     out = console()
     for each in summaries:
         _print(out, trial, each, workers=len({one["worker"] for one in summaries}))
-    lost = _lost_rows(trial, attempt)
+    lost = _lost_rows(intervals)
     if lost:
         out.print(f"[yellow]The times of {lost:,} steps are missing: the flusher could not keep up.[/]")
 
@@ -124,13 +127,8 @@ def _time(milliseconds: float) -> str:
     return f"{number(milliseconds, 3)} ms" if milliseconds >= 0.1 else f"{number(milliseconds * 1000, 3)} µs"
 
 
-def _lost_rows(trial: Trial, attempt: int | None) -> int:
-    """Number of rows that are missing between the rows of the run."""
-    import numpy as np
-
-    table = trial.steps_time(attempt=attempt, intervals=True)
-    places = zip(table["attempt"].to_pylist(), table["worker"].cast("string").to_pylist(), strict=True)
-    rows: dict[tuple[int, str], list[int]] = {}
-    for place, row in zip(places, table["row"].to_pylist(), strict=True):
-        rows.setdefault(place, []).append(row)
-    return sum(int(np.max(found)) + 1 - len(found) for found in rows.values())
+def _lost_rows(intervals: pa.Table) -> int:
+    """Number of rows that are missing between the rows of each worker and attempt."""
+    found = intervals.group_by(["attempt", "worker"]).aggregate([("row", "max"), ("row", "count")])
+    highest, counts = found["row_max"].to_pylist(), found["row_count"].to_pylist()
+    return sum(last + 1 - count for last, count in zip(highest, counts, strict=True))

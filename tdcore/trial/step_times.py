@@ -9,30 +9,28 @@ import pyarrow.compute as pc
 
 from tdcore.errors import RunCorrupt
 from tdcore.format.step_times import COUNTS, PHASES, STEP_TIME_FILES, step_time_schema
+from tdcore.modes import ModeKeys
 from tdcore.sinks.base import Sink
 from tdcore.trial.row_files import read_rows
 
-__all__ = ["joined_steps", "read_step_times"]
+__all__ = ["joined_steps", "of_mode", "read_step_times"]
 
 _STEP = ["attempt", "worker", "mode", "mode_step", "step"]
 _SUMS = ["duration_ns", *(f"{phase}_ns" for phase in PHASES), "capture_ns", *COUNTS]
 
 
 def read_step_times(
-    sink: Sink,
-    run_id: str,
-    attempts: Sequence[int],
-    workers: Sequence[str] | None,
-    mode: str | None = None,
+    sink: Sink, run_id: str, attempts: Sequence[int], workers: Sequence[str] | None
 ) -> pa.Table:
-    """Times of steps of these attempts and workers (None: all workers), as they were measured; see read_rows.
+    """Times of steps, as they were measured; see read_rows for the arguments and errors."""
+    return read_rows(STEP_TIME_FILES, sink, run_id, attempts, workers)
 
-    mode: Only steps of this mode.
-    """
-    table = read_rows(STEP_TIME_FILES, sink, run_id, attempts, workers)
-    if mode is not None:
-        table = table.filter(pc.equal(table["mode"].cast(pa.string()), mode))
-    return table
+
+def of_mode(table: pa.Table, mode: ModeKeys | None) -> pa.Table:
+    """The rows of this mode; all rows for None and GLOBAL."""
+    if mode in (None, ModeKeys.GLOBAL):
+        return table
+    return table.filter(pc.equal(table["mode"].cast(pa.string()), mode.name))
 
 
 def joined_steps(table: pa.Table) -> pa.Table:

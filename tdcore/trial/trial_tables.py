@@ -16,7 +16,7 @@ from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.row_files import read_rows
-from tdcore.trial.step_times import joined_steps, read_step_times
+from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -158,8 +158,7 @@ class TrialTables(TrialRun):
             RunCorrupt: A file cannot be read.
         """
         attempts, names = self._attempts(attempt), as_list(workers)
-        of_mode = None if mode in (None, ModeKeys.GLOBAL) else mode.name
-        rows = read_step_times(self._reader.sink, self.run_id, attempts, names, of_mode)
+        rows = of_mode(read_step_times(self._reader.sink, self.run_id, attempts, names), mode)
         return rows if intervals else joined_steps(rows)
 
     def profiles(
