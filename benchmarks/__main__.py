@@ -1,4 +1,4 @@
-"""The benchmarks by name: `python -m benchmarks NAME [options]`. Without a name, the names are listed."""
+"""Run a benchmark: `python -m benchmarks NAME [options]`. Without a name, list the names."""
 
 from __future__ import annotations
 

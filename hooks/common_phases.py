@@ -1,8 +1,8 @@
 """Functions of libraries that are phases of a step in several frameworks, and the compilations of JAX.
 
-A function is replaced if its module is imported. Only methods and private functions are replaced: an object
-that refers to a public function, such as torch.save, could not be pickled otherwise.
-Threads: see phase_signals.
+A function is replaced if its module is imported. Only methods and private functions are replaced: if a public
+function such as torch.save were replaced, objects that refer to it could not be pickled. Threads: see
+phase_signals.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _of_thread = _OfThread()
 
 
 class PhasesWithJax(PhaseSignals):
-    """The same, and compilations of JAX, if its version announces their start and can remove a listener."""
+    """PhaseSignals that also report compilations of JAX, if JAX has the functions in _LISTENERS."""
 
     _registered: Any = None  # the module jax.monitoring, while its listeners are registered
 

@@ -1,10 +1,10 @@
 """PhaseSignals: functions of libraries that report the start and end of a phase to the stopwatches of hooks.
 
 While at least one hook measures the times of steps, some functions are replaced by functions that call the
-original ones: those that return the next batch, run a backward, or save a checkpoint. The last hook that is
-closed restores them. If another program has replaced such a function in between, the replacement stays in the
-chain and has no effect. Several lists can contain the same function, which is replaced once. Pauses of
-Python's garbage collector come from gc.callbacks.
+original ones: functions that return the next batch, run a backward, or save a checkpoint. The last hook that
+is closed restores the original functions. If another program has replaced such a function in between, the
+replacement stays in the chain and has no effect. Several lists can contain the same function, which is
+replaced once. Pauses of Python's garbage collector come from gc.callbacks.
 
 Threads: any; a stopwatch ignores the calls of other threads than the training's. A forked child, such as a
 worker of a DataLoader, reports nothing.
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Signal(NamedTuple):
-    """A function that is one phase.
+    """A function whose calls are a phase of a step.
 
     Attributes:
         module: Name of its module. The function is replaced if the module is imported.
@@ -67,8 +67,8 @@ _active: list[Any] = []  # stopwatches of open hooks
 _installed: dict[Signal, _Replaced] = {}  # under _lock
 _all_signals: weakref.WeakSet[PhaseSignals] = weakref.WeakSet()
 _ended: list[PhaseSignals] = []  # a user of each has ended, and _settle() has not handled it yet
-# Never waited for while Python's garbage collector runs: it may run in the thread that holds the lock, and
-# delete a hook.
+# No function waits for the lock while the garbage collector runs: the collector may run in the thread that
+# holds the lock, and delete a hook.
 _lock = threading.Lock()
 
 
@@ -114,7 +114,7 @@ class PhaseSignals:
         _settle()
 
     def remove(self, timer: Any) -> Any:
-        """Report no more phases to this stopwatch, or to the one that has replaced it. Never waits.
+        """Stop reports to this stopwatch, or to the stopwatch that has replaced it. Never waits.
 
         A further call has no effect.
 
@@ -150,7 +150,7 @@ class PhaseSignals:
         original = None if owner is None else vars(owner).get(name)
         if not callable(original):
             return None
-        # A module can import a function of another one.
+        # A module can import a function of another module.
         known = (each.replacement for each in _installed.values() if each.original is original)
         replacement = next(known, None)
         if replacement is None:
@@ -205,7 +205,7 @@ def _timed(original: Callable[..., Any], signal: Signal) -> Callable[..., Any]:
     A step calls it several times, so each kind of signal is a branch here and not a further function.
     """
     phase = signal.phase
-    first = REST if signal.is_part else phase  # then leave() begins the phase, and counts nothing
+    first = REST if signal.is_part else phase  # leave() then begins the phase without counting it
 
     def timed(*arguments: Any, **options: Any) -> Any:
         interrupted = []

@@ -347,7 +347,7 @@ def profiled(tool: Tool, folder: Path, steps: int) -> tuple[Block, float]:
 def measure(
     name: str, kind: str, seconds: float, steps: int, long_steps: int, folder: Path
 ) -> dict[str, Any]:
-    """Blocks in pairs for so many seconds, and a long block in which the size of the files is measured."""
+    """Run pairs of blocks for some seconds, and a long block that measures the size of the files."""
     tool, plain = TOOLS[name](kind), Training(kind)
     if name != "smdebug":
         tool.training = plain  # one model, so that the layout of its memory is the same

@@ -36,13 +36,14 @@ class CheckpointStall:
         written too often cost more time than a failure does.
 
     Decides by:
-        At each scan the rule judges the newest half of the steps of a worker and mode. There are eight scans
-        while the number of steps doubles. The rule fires if checkpoints take at least `threshold` percent of
-        the time, and if there are at least `min_checkpoints`.
+        At each scan the rule judges the newest half of the steps of a worker and mode. Scans take place eight
+        times while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The
+        rule fires if checkpoints take at least `threshold` percent of the time, and if there are at least
+        `min_checkpoints`.
 
         The advised interval is that of Young: the square root of 2 * C * F. C is the time of one checkpoint,
         and F the mean time between failures, `failure_hours`. If checkpoints are already as rare as this, the
-        rule advises only to write each one faster or in the background.
+        rule only advises to write each checkpoint faster or in the background.
 
     Parameters:
         threshold: share of the time above which the rule fires, in percent.

@@ -35,17 +35,17 @@ class Dataloader:
         they take the cores from each other and from the training, and need memory.
 
     Decides by:
-        At each scan the rule judges the newest half of the steps of a worker and mode; there are eight scans
-        while the number of steps doubles. The rule fires if the processes are less than `min_threshold` or
-        more than `max_threshold` percent of the cores. Less is a fault only if the training waits for data
-        for at least `min_wait` percent of the time. Cores are those of the machine, or the CPU limit of the
-        container.
+        At each scan the rule judges the newest half of the steps of a worker and mode. Scans take place eight
+        times while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The
+        rule fires if the processes are less than `min_threshold` or more than `max_threshold` percent of the
+        cores. Too few processes are a fault only if the training waits for data for at least `min_wait`
+        percent of the time. Cores are those of the machine, or the CPU limit of the container.
 
         The number of processes is not recorded. The rule takes the child processes of the trainer from the
         system samples (`trainer_processes` minus 1): for too few processes their largest number, and for too
         many their mean, in the newest 15 minutes of these steps. So child processes with other tasks are
-        counted too. No child process counts as one, because the trainer loads the data itself. On a machine
-        with several trainers of the training, the number is multiplied by the number of trainers.
+        counted too. No child process counts as one, because the trainer loads the data itself. If several
+        trainers of the training run on the machine, the number is multiplied by the number of trainers.
 
         With compat=True the rule decides as smdebug does: the number of processes alone decides, and the wait
         does not count.

@@ -45,10 +45,11 @@ class InputBound:
         While a training waits for data, it does not train. A faster GPU, or a faster model, does not help.
 
     Decides by:
-        At each scan the rule judges the newest half of the steps of a worker and mode. There are eight scans
-        while the number of steps doubles. The rule fires if the waits are at least `threshold` percent of the
-        time, and at least `min_wait_ms` per step. It does not fire if a GPU is busy for 70 % of the time,
-        because the training then has enough data.
+        At each scan the rule judges the newest half of the steps of a worker and mode. Scans take place eight
+        times while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The
+        rule fires if the waits are at least `threshold` percent of the time, and at least `min_wait_ms` per
+        step. It does not fire if a GPU is busy for 70 % of the time, because the training then has enough
+        data.
 
         The cause is the first of these that is true:
 

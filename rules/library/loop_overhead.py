@@ -40,11 +40,11 @@ class LoopOverhead:
         step can take longer than the training.
 
     Decides by:
-        At each scan the rule judges the newest half of the steps of a worker and mode. There are eight scans
-        while the number of steps doubles. The rule fires if one part takes at least its threshold, and at
-        least `min_ms` per step. It does not fire if a GPU is busy for 70 % of the time: the script then waits
-        for the GPU, for example in loss.item(). Steps without a phase of the model are not judged, because
-        their rest contains the model.
+        At each scan the rule judges the newest half of the steps of a worker and mode. Scans take place eight
+        times while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The
+        rule fires if one part takes at least its threshold, and at least `min_ms` per step. It does not fire
+        if a GPU is busy for 70 % of the time: the script then waits for the GPU, for example in loss.item().
+        Steps without a phase of the model are not judged, because their rest contains the model.
 
     Parameters:
         threshold: share of the time that the rest may take, in percent.

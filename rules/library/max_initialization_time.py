@@ -42,10 +42,9 @@ class MaxInitializationTime:
         threshold: longest time from the start of the process to the first step, in minutes.
 
     False alarms:
-        - A script that trains one model after another in one process: only the first step counts, but a hook
-          that is created late counts the time before it.
-        - A first step without a wait for data, such as an evaluation before the training, that is not
-          recorded.
+        - A script that trains several models in one process. If the hook is created for a later model, the
+          time of the earlier trainings counts.
+        - Work before the first step that is not recorded, such as an evaluation of a model without a hook.
 
     Do:
         Read the data as a stream in place of a download before the start. Store the prepared data. Load large

@@ -27,9 +27,10 @@ class RecompileStorm:
         training can be slower than without torch.compile.
 
     Decides by:
-        At each scan the rule judges the newest half of the steps of a worker and mode. There are eight scans
-        while the number of steps doubles. The rule fires if the model was compiled at least `min_compiles`
-        times in these steps, in at least `threshold` percent of their time.
+        At each scan the rule judges the newest half of the steps of a worker and mode. Scans take place eight
+        times while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The
+        rule fires if the model was compiled at least `min_compiles` times in these steps, and if the
+        compilations took at least `threshold` percent of their time.
 
     Parameters:
         threshold: share of the time above which the rule fires, in percent.

@@ -51,16 +51,16 @@ class StepOutlier:
 
     Decides by:
         The steps of each worker and mode are judged separately. A step is an outlier if its duration is above
-        mean + `stddev` * sigma. Mean and sigma are those of the newest half of the steps before it; they are
-        computed eight times while the number of steps doubles. A scan takes place at the same steps. The rule
-        fires if the newest half of the steps has more than `n_outliers` outliers that do not follow one
-        another, and if their extra time, compared with the mean of the other steps, is at least `min_share`
-        percent of the whole time and `min_extra_ms` per outlier.
+        mean + `stddev` * sigma. Mean and sigma are those of the newest half of the earlier steps at the last
+        scan. Scans take place eight times while the number of steps doubles, for example after 64, 72, 80,
+        ..., 128, 144, ... steps. The rule fires if the newest half of the steps has more than `n_outliers`
+        outliers that do not follow one another, and if their extra time, compared with the mean of the other
+        steps, is at least `min_share` percent of the whole time and `min_extra_ms` per outlier.
 
-        If the extra time is in data, rest, checkpoints, compilations or the garbage collector, this is
-        enough. The phase must have a larger share of the extra time than of the usual steps. Otherwise the
-        extra time is in the model or in all phases, as usual when other programs take the CPU, and three
-        times `min_share` is needed.
+        If the extra time is in data, rest, checkpoints, compilations or the garbage collector, these
+        conditions are enough. The phase must have a larger share of the extra time than of the usual steps.
+        Otherwise the extra time is in the model or in all phases, as usual when other programs take the CPU,
+        and three times `min_share` is needed.
 
         With compat=True the rule decides as smdebug does: mean and sigma are those of all steps so far, and
         more than `n_outliers` outliers among all steps are enough. Then almost every long training has a

@@ -46,12 +46,12 @@ class Straggler:
         Ranks wait for each other where they exchange gradients: in the backward pass or in the optimizer. So
         the slow rank has the shortest backward pass, and the longest time in the phases before it.
 
-        At each scan the rule judges the newest half of the steps of all ranks. There are eight scans while
-        the number of steps doubles. The lag of a rank is its time per step in its own phases (rest, data,
-        loss, checkpoint, compile, garbage collection, and also forward), minus the median of the other ranks.
-        The rule fires if the lag is at least `threshold` percent of a step and `min_lag_ms`, and if the other
-        ranks wait in the shared phases for at least half of the lag. If ranks do not wait for each other, the
-        rule does not fire.
+        At each scan the rule judges the newest half of the steps of all ranks. Scans take place eight times
+        while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The lag of
+        a rank is its time per step in its own phases (rest, data, loss, checkpoint, compile, garbage
+        collection, and also forward), minus the median of the other ranks. The rule fires if the lag is at
+        least `threshold` percent of a step and `min_lag_ms`, and if the other ranks wait in the shared phases
+        for at least half of the lag. If ranks do not wait for each other, the rule does not fire.
 
     Parameters:
         threshold: lag above which the rule fires, in percent of a step.

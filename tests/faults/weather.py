@@ -41,8 +41,14 @@ _PATIENCE_SECONDS = 8.0  # after this time a fault counts as without effect
 class Episode:
     """One fault.
 
-    It begins before `step` and ends when it has lasted `seconds` and struck `strikes` times. settings:
-    settings of the stub meanwhile. fault: fault of the proxy. outlives: it lasts until the job has ended.
+    Attributes:
+        kind: Kind of the fault.
+        step: The fault begins before this step.
+        strikes: Minimum number of requests that the fault affects before it ends.
+        seconds: Minimum duration of the fault.
+        settings: Settings of the stub during the fault.
+        fault: Fault of the proxy.
+        outlives: The fault lasts until the job has ended.
     """
 
     kind: str

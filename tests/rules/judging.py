@@ -110,7 +110,7 @@ class LookByLook(TableSource):
 def judge_in_cuts(rule: Rule, trace: Trace, seed: int, *, chance: float = 0.5) -> list[Finding]:
     """Return all findings of a rule over a finished trace in random windows, sorted by their keys.
 
-    Each window has its own engine with the state of the one before, as when a runner is restarted.
+    Each window has its own engine with the state of the previous engine, as after a restart of a runner.
     """
     source = CutSource(trace, np.random.default_rng(seed), chance=chance)
     engine = Engine(source, [rule])
