@@ -4,8 +4,8 @@ bytes, and cost of the flusher while few or no tensors are saved.
 Rate: the trainer side captures 4 MB tensors as fast as the ring accepts them (policy block), so the flusher
 is the bottleneck. In alternation, 64 MB files of the same kind of bytes are written and synced by os.write
 through the page cache, by os.write with O_DIRECT, and by `dd oflag=direct`. CPU seconds per GB are those of
-the whole process, minus those of a session that saves nothing (mostly the start of Python). The latter are
-reported separately.
+the whole process, minus those of a session that saves nothing (mostly the start of Python). The CPU seconds
+of this session are reported separately.
 
 Rows: statistics of 200 tensors at each step, without values. "At once" writes index files as large as the
 ring allows. "Paced" saves ten steps per second, so there is a flush and a file each second, and files are

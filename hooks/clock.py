@@ -1,9 +1,9 @@
 """Clock: the number and mode of a hook's current step, and the collections that the step saves.
 
 Independent of the framework. A step is counted once over all modes and once within its mode. As in smdebug,
-the step within the mode decides whether the step is saved. A step that saves nothing costs some
-additions and comparisons. Steps can interleave: a hook may leave a step, begin another one, and continue the
-first. Threads: begin() by one thread at a time; all other methods from any thread.
+the step within the mode decides whether the step is saved. A step that saves nothing costs some additions and
+comparisons. Steps can interleave: a hook may leave a step, begin another step, and continue the first.
+Threads: begin() by one thread at a time; all other methods from any thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StepId(NamedTuple):
 
 
 class SuspendedStep(NamedTuple):
-    """A step that can be continued after another one: numbers, plan, and captures per name."""
+    """A step that can be continued after another step: numbers, plan, and captures per name."""
 
     step_id: StepId
     plan: Plan | None

@@ -6,7 +6,7 @@ is closed restores the original functions. If another program has replaced such 
 replacement stays in the chain and has no effect. Several lists can contain the same function, which is
 replaced once. Pauses of Python's garbage collector come from gc.callbacks.
 
-Threads: any; a stopwatch ignores the calls of other threads than the training's. A forked child, such as a
+Threads: any; a stopwatch ignores calls in threads other than the training thread. A forked child, such as a
 worker of a DataLoader, reports nothing.
 """
 

@@ -84,7 +84,7 @@ class CaptureSpec:
         return whole
 
     def concat(self, more: CaptureSpec) -> CaptureSpec:
-        """Return this spec followed by another one."""
+        """Return this spec followed by another spec."""
         whole = CaptureSpec(())
         whole.ids = self.ids + more.ids
         whole.flags = self.flags + more.flags

@@ -58,7 +58,8 @@ class Recorder(Protocol):
     def forget(self) -> None:
         """Stop without a file, in a forked child or at the end of the program. Never raises.
 
-        In another thread than the training's, only the functions that the recorder replaced are restored.
+        In a thread other than the training thread, only the functions that the recorder replaced are
+        restored.
         """
 
 

@@ -257,7 +257,7 @@ class ProfileWindows:
     def _end(self, window: _Open, reason: str = "") -> None:
         """Stop the recorders and pass their files on. reason: why the window ends early.
 
-        In another thread than the training's, the window only becomes an ending window.
+        In a thread other than the training thread, the window only becomes an ending window.
         """
         if window.ending is not None:
             reason = window.ending

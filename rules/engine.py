@@ -155,7 +155,7 @@ class Engine:
         return any(run.count for run in self._runs)
 
     def state(self) -> dict[str, Any]:
-        """The state of the engine without that of the source, for rules/state.py. Not a copy."""
+        """The live state (not a copy) of the engine without the state of the source, for rules/state.py."""
         return {
             "rows": self._seen.rows,
             "kinds": self._seen.kinds,

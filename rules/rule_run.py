@@ -166,7 +166,7 @@ class RuleRun:
                 self.last_mode = columns.text("mode", newest)
 
     def state(self) -> dict[str, Any]:
-        """The state without rule and label, in plain values and dataclasses of rules. Not a copy."""
+        """The live state (not a copy) without rule and label, in plain values and dataclasses of rules."""
         return {name: getattr(self, name) for name in _SAVED}
 
     def restore(self, state: dict[str, Any]) -> None:

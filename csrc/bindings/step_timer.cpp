@@ -42,7 +42,7 @@ Args:
     ring: The ring.)";
 
 constexpr const char* kBeginDoc =
-    R"(Begin a step, or continue it after another one.
+    R"(Begin a step, or continue it after another step.
 
 Args:
     step: Number of the step over all modes.

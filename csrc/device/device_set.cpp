@@ -73,7 +73,7 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
   if (!guard_->here()) return false;
   try {
     const std::lock_guard lock(mutex_);
-    if (closed_.load(std::memory_order_relaxed)) return false;  // closed meanwhile
+    if (closed_.load(std::memory_order_relaxed)) return false;  // closed in this time
     for (std::size_t i = 0; i < lane_slot_count_; ++i) {
       LaneSlot& slot = lane_slots_[i];
       const int served = slot.device.load(std::memory_order_relaxed);

@@ -39,7 +39,7 @@ class StepTimer {
     std::int32_t mode = 0;
   };
 
-  /// The step begins, or continues after another one, in `phase`. capture_ns: time in tdcore so far.
+  /// The step begins, or continues after another step, in `phase`. capture_ns: time in tdcore so far.
   void begin(const Step& step, Phase phase, std::int64_t capture_ns) noexcept;
 
   /// Ends the current phase. Returns this phase, for leave().

@@ -141,7 +141,7 @@ std::uint16_t narrow_float(double value, int exponent_bits, int mantissa_bits) n
   // In units of the last place. The scaling is exact, and its result is rounded once.
   const double units = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));
   const double limit = std::ldexp(1.0, mantissa_bits + 2);
-  // The leading bit of the mantissa adds one to the exponent, and so does a carry.
+  // The leading bit of the mantissa adds one to the exponent; a carry also adds one.
   const unsigned bits = (static_cast<unsigned>(exponent + bias - 1) << mantissa_bits) +
                         static_cast<unsigned>(std::min(units, limit));
   return static_cast<std::uint16_t>(sign | std::min(bits, infinity));

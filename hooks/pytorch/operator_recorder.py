@@ -1,8 +1,8 @@
 """OperatorRecorder: records the operators of a window with torch.profiler.
 
 A second torch.profiler in a thread would end the process, because PyTorch does not check for it. So the
-recorder does not start while another one is active. While the recorder runs, it replaces the functions that
-PyTorch's profilers call at their start: a profiler of the script then ends the window first.
+recorder does not start while another recorder is active. While the recorder runs, it replaces the functions
+that PyTorch's profilers call at their start: a profiler of the script then ends the window first.
 
 Threads: start() in the training thread; halt() returns False in another thread. write() by any thread.
 """

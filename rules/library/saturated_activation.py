@@ -32,8 +32,8 @@ class SaturatedActivation:
         for which the input is in the range where the slope of the function is not near zero.
 
     Why it matters:
-        Far from zero tanh and sigmoid are flat. The gradient through them is almost zero, so the layers
-        before do not learn, and the unit has the same output for every input.
+        Far from zero tanh and sigmoid are flat. The gradient through them is almost zero, so the earlier
+        layers do not learn, and the unit has the same output for every input.
 
     Decides by:
         A unit is an index over all axes except the batch. For convolutions (4 or 5 axes: batch, channel,
@@ -62,7 +62,7 @@ class SaturatedActivation:
         threshold_sigmoid_max: upper limit of the input of sigmoid.
         threshold_inactivity: percentage of activity below which a unit is saturated.
         threshold_layer: percentage of saturated units above which a layer is reported.
-        unit_axis: the axis of units, for other layouts than described above (transformers: -1).
+        unit_axis: the axis of units, for layouts that are not described above (transformers: -1).
 
     False alarms:
         - A sigmoid at the end of a classifier with confident predictions.

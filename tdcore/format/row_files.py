@@ -3,7 +3,7 @@
     <prefix>[<folder>/]<worker>/<attempt>-<first>-<last>.parquet
 
 The rows of a worker and attempt (and folder) are numbered from 0; <first> and <last> are the numbers of the
-first and the last row in the file. A file supersedes another one of its folder whose range is inside its own
+first and the last row in the file. A file supersedes another file of its folder whose range is inside its own
 (format/layout.py: live_ranges). Pure functions, any thread.
 """
 

@@ -108,7 +108,7 @@ def _no_module(what: str) -> SystemExit:
 
 
 class _Printer:
-    """Excepthook that removes lines of tdcore from the traceback and calls the previous hook. Used once."""
+    """Excepthook that removes lines of tdcore from one traceback and calls the previous hook."""
 
     def __init__(self, printer: Callable[..., object], explain: Explain | None) -> None:
         self._printer = printer

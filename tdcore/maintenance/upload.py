@@ -56,7 +56,8 @@ def upload(
 
     Args:
         place: A spool, or a folder with spools.
-        to: s3:// URL of another destination than the spool's, or of the same destination with other options.
+        to: s3:// URL of a destination that replaces the destination of the spool, or this destination with
+            other options.
         sent: Called for each object.
 
     Returns:
@@ -166,7 +167,7 @@ class _Upload:
 
 
 def _check_run(spool: Spool, sink: S3Sink) -> None:
-    """Raise RunCorrupt if the destination contains another run than the spool's, or no run any more."""
+    """Raise RunCorrupt if the destination does not contain the run of the spool."""
     try:
         document = json.loads(sink.get(RUN_KEY))
         found = document.get("run_id") if isinstance(document, dict) else None

@@ -224,7 +224,7 @@ void tables() {
     REQUIRE(consumer.request_stop("{\"rule\":\"a\"}") && consumer.request_stop("{\"rule\":\"b\"}"));
     REQUIRE(ring.stop_request() == "{\"rule\":\"a\"}");
   });
-  it("requests are given once each, and the next one waits for the one before", [] {
+  it("each request is returned once, and the next request waits for the previous request", [] {
     Ring ring(config());
     Consumer first(ring.memory());
     REQUIRE(!ring.was_asked() && !ring.take_request());

@@ -1,9 +1,9 @@
 """Generated loops under DistributedDataParallel: several CPU processes; only rank 0 evaluates.
 
-The processes are started once and run all loops. Every rank has its own reference recorder and compares
-its own rows. Combinations that DistributedDataParallel does not support are not generated: roots without
-trained or with unused parameters, several forwards per backward, optimizers inside of backward, planted Inf
-on one rank, and decisions that depend on the loss of one rank (LBFGS).
+The processes are started once and run all loops. Every rank has its own reference recorder and compares its
+own rows. Combinations that DistributedDataParallel does not support are not generated: models without trained
+parameters or with unused parameters, several forwards per backward, optimizers inside of backward, planted
+Inf on one rank, and decisions that depend on the loss of one rank (LBFGS).
 """
 
 from __future__ import annotations

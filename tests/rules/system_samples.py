@@ -168,7 +168,7 @@ def _shuffled(steps: pa.Table, random: np.random.Generator) -> list[pa.Table]:
 def same_in_any_cuts(rule: Rule, trace: Trace, *, seeds: int = 4) -> list[Finding]:
     """Return the findings over the whole trace; assert that samples in pieces have the same findings.
 
-    Each piece is judged by an engine of its own with the state of the one before, as when a runner restarts.
+    Each piece has its own engine with the state of the previous engine, as after a restart of a runner.
     """
     whole = by_key(judge(rule, trace)[0])
     for seed in range(seeds):

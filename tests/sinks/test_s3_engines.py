@@ -1,4 +1,4 @@
-"""Both engines behave alike on three services: requests, answers, and memory in use meanwhile."""
+"""Both engines behave alike on three services: requests, answers, and the memory during a request."""
 
 from __future__ import annotations
 

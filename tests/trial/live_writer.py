@@ -1,4 +1,4 @@
-"""A process that writes a run and merges it meanwhile, for test_live.py.
+"""A process that writes a run and merges its files at the same time, for test_live.py.
 
 python -m tests.trial.live_writer ROOT STEPS
 """

@@ -88,7 +88,7 @@ class GpuStepTimer:
         self._try(self._create)
 
     def begin(self, step: int, mode: int, mode_step: int, phase: int, capture_ns: int) -> None:
-        """Begin a step, or continue it after another one."""
+        """Begin a step, or continue it after another step."""
         self._try(self._end_step)
         self.native.begin(step, mode, mode_step, phase, capture_ns)
         self._owner = get_ident()
