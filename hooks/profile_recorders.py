@@ -40,7 +40,7 @@ class Recorder(Protocol):
         """Start to record. Raises ProfileError, or any exception of the profiler.
 
         interrupted: called with a reason before the script starts a profiler of this kind, by the thread that
-            starts it. The call stops the recorder if that is the training thread.
+            starts it. The call stops the recorder if this thread is the training thread.
         """
 
     def halt(self) -> bool:

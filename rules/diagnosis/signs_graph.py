@@ -174,7 +174,7 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
         yield Evidence(
             why=f"the gradients of {len(growing)} of {judged} weights grow by a factor of up to "
             f"{rounded(max(growth for _, growth in growing))} and change by a few percent "
-            "from step to step, as sums over many steps do",
+            "from step to step, like sums over many steps",
             strength=0.88,
             tensors=tuple(names),
             mode=facts.training,

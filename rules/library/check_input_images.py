@@ -64,7 +64,7 @@ class CheckInputImages:
 
     Do:
         Subtract the mean and divide by the standard deviation per channel, with the values of the training
-        set, in the data pipeline; use the same for validation.
+        set, in the data pipeline. Use the same values for validation.
 
     Source:
         Y. LeCun, L. Bottou, G. Orr, K.-R. Mueller, Efficient BackProp, 1998, section 4.3.

@@ -67,8 +67,8 @@ class LearningRate:
         - A model in which no captured weight is trained.
 
     Do:
-        Too high: divide the learning rate by 3 to 10, warm up, clip gradients. Too low: multiply it by 3 to
-        10 and look again; the ratio grows in proportion.
+        Too high: divide the learning rate by 3 to 10, warm up, clip gradients. Too low: multiply the learning
+        rate by 3 to 10, and judge again. The ratio grows in proportion.
 
     Source:
         A. Karpathy, CS231n notes, Neural networks part 3: ratio of weights to updates. L. Smith, Cyclical

@@ -180,7 +180,7 @@ class S3Store:
         expect: tuple[str, ...] = (),
         failed: Callable[[S3Error], None] | None = None,
     ) -> T:
-        """The result of `call`, which is retried for `patience` seconds while failures are retryable.
+        """Return the result of `call`. Retry `call` for `patience` seconds while failures are retryable.
 
         expect: kinds of failures that are raised as S3Error; all others become a SinkError. failed: called
         with each failure.
