@@ -5,10 +5,11 @@
     python -m benchmarks s3 --show FILE      the tables of an earlier run
 
 put     CPU seconds per GB and MB/s, from the ring until the server has acknowledged the data, compared with
-        the usual clients with the same bytes
-loop    iterations of a GIL-bound training loop, about 1 ms each, with and without uploads at 80 MB/s
-stall   time of the training thread in capture, with the run in a folder and in a bucket
-open    opening a run of many workers in a bucket that answers after 50 ms; Arrow's S3 file system
+        other S3 clients that upload the same bytes
+loop    iterations of a GIL-bound training loop, about 1 ms each, with and without uploads at 80 MB/s stall
+time of the training thread in capture, with the run in a folder and in a bucket open    time to open a run of
+many workers in a bucket that answers after 50 ms, also with Arrow's S3 file
+        system
 
 questions.py lists the measurements. driver.py runs them in rounds, each in its own process (worker.py:
 put.py, loop.py, stall.py, opening.py). servers.py starts the S3 servers, and report.py prints the tables.

@@ -32,8 +32,8 @@ class TensorVariance:
     Decides by:
         The variance is the population variance of the finite elements (mean of the squared distances from the
         mean), computed from the saved statistics. Kind `high`: variance > max_threshold. Kind `low`: variance
-        < min_threshold. Each tensor and saved step is judged; tensors with fewer than two finite elements are
-        not.
+        < min_threshold. Each tensor and saved step is judged. Tensors with fewer than two finite elements are
+        not judged.
 
         The limits have no defaults, because no variance is wrong for every tensor: the variance of a weight
         is proportional to 1 / width of the layer. Without a limit the verdict is `not evaluable`, with this

@@ -1,6 +1,6 @@
 """Initial: measures of weights, activations and gradients that depend on the initialisation of a network.
 
-Any thread that owns the window.
+Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

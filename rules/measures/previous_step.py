@@ -1,6 +1,6 @@
 """step_pairs: numbers of each tensor at a step and at its previous saved step, also across windows.
 
-Any thread that owns the window.
+Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The change is measured if the values were saved. Otherwise the statistics give bounds; and if the optimizer's
 hyperparameters were captured, the change is estimated from the learning rate, the gradient and the weight.
-Any thread that owns the window.
+Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

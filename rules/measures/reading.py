@@ -1,6 +1,6 @@
 """Reading: reads the values of one row for a rule. Values that cannot be read are counted as missing.
 
-Any thread that owns the window.
+Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

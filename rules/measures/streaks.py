@@ -1,6 +1,6 @@
 """Streaks: numbers of consecutive saved steps at which a condition held for a tensor, also across windows.
 
-Any thread that owns the window.
+Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 // moments and started again, each in a separate process.
 //
 // ThreadSanitizer observes only one process. It cannot detect that one producer's record was published to
-// another through the consumer's process, and would report their writes to one slot as a race. For it, the
+// another through the consumer's process, and would report their writes to one slot as a race. For ThreadSanitizer, the
 // consumer is a thread that drops its state at a random moment, so that the tool observes every
 // synchronization.
 //

@@ -14,7 +14,7 @@ __all__ = ["PartsReader"]
 class PartsReader(io.RawIOBase):
     """The bytes of `parts`, one after the other. A read never crosses the end of a part.
 
-    Any thread may use it, one at a time. After release() the parts are not read any more.
+    Threads: any, one at a time. After release() the parts are not read any more.
     """
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
