@@ -230,7 +230,7 @@ def _timed(original: Callable[..., Any], signal: Signal) -> Callable[..., Any]:
 
 
 def cancel_wait(timer: Any) -> None:
-    """The wait for data that was reported last belongs to the current step: there was no further batch."""
+    """Add the last reported wait for data to the current step, because there was no further batch."""
     timer.enter(COMPUTE)  # a wait is the start of the next step unless the current one continues
     timer.enter(REST)
 

@@ -44,7 +44,7 @@ Selection = tuple[tuple[object, ...], ...]
 
 
 class _Capturing:
-    """The capturing function for one selection of tensors, and what its last trace has found."""
+    """The capturing function for one selection of tensors, and the results of its last trace."""
 
     def __init__(self, step: CapturedStep, plan: Plan) -> None:
         self.origins: dict[str, str] = {}

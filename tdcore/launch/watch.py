@@ -1,6 +1,6 @@
 """td.watch(): capture a model with one line, `td.watch(model, out="runs/demo")`.
 
-The call imports the hook of the model's framework; importing this module does not.
+The call imports the hook of the model's framework. An import of this module does not import the hook.
 """
 
 from __future__ import annotations

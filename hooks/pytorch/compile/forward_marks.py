@@ -92,7 +92,7 @@ def _leave_out_of_pickles(kind: type[nn.Module]) -> None:
 
 
 class _Reduction:
-    """Pickle reduction of a module like its class, without marks. known: the earlier reduction, if any."""
+    """Reduction function for pickles of modules without marks. known: the function of the class, if any."""
 
     __slots__ = ("_known",)
 

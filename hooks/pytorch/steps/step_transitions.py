@@ -28,8 +28,8 @@ _SAVED_STEPS = 3  # number of saved steps after which an optimizer without a ste
 _NEVER_SAVED = (
     "{} did not step in the first {} saved training steps, so gradients of its parameters are missing: "
     "networks that train in turn have one step per update, and a save_interval that is a multiple of their "
-    "number always saves the same network. Use another save_interval (an odd number for two networks), or call "
-    "hook.step() at the start of each round"
+    "number always saves the same network. Use another save_interval (an odd number for two networks), or "
+    "call hook.step() at the start of each round"
 )
 
 
