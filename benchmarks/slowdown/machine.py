@@ -74,7 +74,7 @@ def leave_out(root: int) -> None:
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """CPU seconds of a process and its descendants, also of ended and waited-for ones; 0 if it has ended."""
+    """CPU seconds of a process, its descendants, and children that it has waited for; 0 if it has ended."""
     processes = _processes()
     return sum(process.cpu for process in _tree(processes, root)) if root in processes else 0.0
 
