@@ -1,4 +1,4 @@
-"""Rules in the form of smdebug, an older library: subclasses of Rule with `invoke_at_step`.
+"""Rules in the form of smdebug: subclasses of Rule with `invoke_at_step`.
 
     class LossTooHigh(Rule):
         def __init__(self, base_trial, threshold="10"):

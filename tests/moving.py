@@ -1,4 +1,4 @@
-"""Shared parts of the tests of scripts in the older library's style: model, loop, configuration, run."""
+"""Shared parts of the tests of scripts in the style of smdebug: model, loop, configuration, run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fit(hook: smd.Hook | None, model: nn.Module, criterion: nn.Module, steps: in
 
 
 def recorded(tmp_path: Path, **options: Any) -> smd.Trial:
-    """Record a run of Net with gradients, weights and a scalar; open it as the older library does."""
+    """Record a run of Net with gradients, weights and a scalar; open it as smdebug does."""
     hook = smd.Hook(
         tmp_path / "run",
         save_config=smd.SaveConfig(save_interval=1),

@@ -1,4 +1,4 @@
-"""Scripts in the older library's style: names, configuration and the hook (docs/moving.md)."""
+"""Scripts in the style of smdebug: names, configuration and the hook (docs/moving.md)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_save_config_takes_its_arguments_by_position() -> None:
 
 
 def test_numbers_of_a_save_config_may_be_text() -> None:
-    assert smd.SaveConfig(save_interval="10") == smd.SaveConfig(save_interval=10)  # type: ignore[arg-type]  # as the older library allows
+    assert smd.SaveConfig(save_interval="10") == smd.SaveConfig(save_interval=10)  # type: ignore[arg-type]  # as smdebug allows
     with pytest.raises(ConfigError, match="save_interval must be a whole number, got 'often'"):
         smd.SaveConfig(save_interval="often")  # type: ignore[arg-type]  # the mistake under test
 

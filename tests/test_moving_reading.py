@@ -1,4 +1,4 @@
-"""Scripts in the older library's style: reading a run, and errors (docs/moving.md)."""
+"""Scripts in the style of smdebug: reading a run, and errors (docs/moving.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules in the older library's style (docs/moving.md)."""
+"""Rules in the style of smdebug (docs/moving.md)."""
 
 from __future__ import annotations
 

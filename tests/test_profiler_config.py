@@ -1,4 +1,4 @@
-"""ProfilerConfig and the older service's JSON document: windows, errors and warnings."""
+"""ProfilerConfig and SageMaker's JSON document: windows, errors and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""include_workers: one, all, or a list; in Python and in the older library's JSON."""
+"""include_workers: one, all, or a list; in Python and in smdebug's JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run in the environment of requirements/peer-smdebug-xgboost.txt: XGBoost with the older library.
+"""Run in the environment of requirements/peer-smdebug-xgboost.txt: XGBoost with smdebug.
 
 smdebug_boosting.py PAIRS KIND ...      the trainings of benchmarks/boosting.py, as JSON behind RESULT
 """

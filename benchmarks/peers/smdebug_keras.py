@@ -1,4 +1,4 @@
-"""Run in the environment of requirements/peer-smdebug-keras.txt: Keras on TensorFlow with the older library.
+"""Run in the environment of requirements/peer-smdebug-keras.txt: Keras on TensorFlow with smdebug.
 
 smdebug_keras.py PAIRS      the trainings of benchmarks/keras.py, as JSON behind RESULT
 """

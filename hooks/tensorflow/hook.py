@@ -305,7 +305,7 @@ def get_hook(
 
     Args:
         json_config_path: File with the configuration of a new hook. None: the path in TDCORE_CONFIG or
-            SMDEBUG_CONFIG_FILE_PATH, or the path of the older service.
+            SMDEBUG_CONFIG_FILE_PATH, or the default path of SageMaker.
         create_if_not_exists: If there is no current hook, create one from that configuration. Without a
             configuration the result is None, nothing is recorded, and a warning is logged.
 

@@ -1,6 +1,6 @@
 """Ranks: compares tensors of several workers at the same steps, also if they arrive at different times.
 
-Plain values; any thread that owns the window.
+Plain values. Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

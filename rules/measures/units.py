@@ -1,6 +1,6 @@
 """Units of a layer: the indices of its output that are units, and the activity of each unit.
 
-Plain functions; any thread that owns the window.
+Plain functions. Threads: the thread that owns the window.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""ProfilerConfig: the training steps that are profiled. Names and fields are those of the older SDK.
+"""ProfilerConfig: the training steps that are profiled. Names and fields are those of SageMaker's SDK.
 
     ProfilerConfig(start_step=100, num_steps=5)                       operators of steps 100 to 104
     ProfilerConfig(start_step=100, num_steps=5, python=True)          and their Python functions
     ProfilerConfig(start_time=1_700_000_000, duration=30)             the steps of 30 seconds
     ProfilerConfig(framework_profile_params=FrameworkProfile(python_profiling_config=...))
 
-Frozen values, safe in any thread. profiler_json.py reads the JSON document of the older service.
+Frozen values, safe in any thread. profiler_json.py reads the JSON document of Amazon SageMaker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROFILERS = ("cprofile", "pyinstrument")
 
 
 def _text(value: Any) -> str:
-    """A word, or the value of an enumeration of the older SDK."""
+    """A word, or the value of an enumeration of SageMaker's SDK."""
     return str(getattr(value, "value", value))
 
 
@@ -49,7 +49,7 @@ class _StepRange:
         num_steps: Number of steps, 1 to 1000. None: 1, or the steps of `duration`.
         start_unix_time: Earliest time of the first step, in seconds since 1970 (UTC).
         duration: Number of seconds, at most 3600.
-        profile_default_steps: Profile the steps that the older SDK chooses, if no other field is set.
+        profile_default_steps: Profile the steps that SageMaker's SDK chooses, if no other field is set.
 
     Raises:
         ConfigError: A value is invalid.
@@ -155,7 +155,7 @@ class PythonProfilingConfig(_StepRange):
 class FrameworkProfile:
     """Profiles of operators, of the DataLoader and of Python functions.
 
-    Without a further argument, the default steps of all three are profiled, as in the older SDK. The step
+    Without a further argument, the default steps of all three are profiled, as in SageMaker's SDK. The step
     fields are for all three that are not given. Traces have one size limit (docs/profile.md), so the fields
     of files (local_path, file_*) have no effect, and a warning names them.
 
@@ -230,7 +230,7 @@ class ProfilerConfig:
         s3_output_path: Has no effect: profiles are stored in the run.
         system_monitor_interval_millis: Interval of the system metrics, 100 to 60000 milliseconds. None: the
             interval of TDCORE_SYSTEM_INTERVAL.
-        framework_profile_params: Several profiles, as in the older SDK.
+        framework_profile_params: Several profiles, as in SageMaker's SDK.
         disable_profiler: Record no profiles and no system metrics. Requests of `tdcore profile` still work.
         start_step: The first step. None: the next step.
         num_steps: Number of steps, 1 to 1000.

@@ -1,4 +1,4 @@
-"""Reader of the older service's JSON profiler configuration, which returns a ProfilerConfig.
+"""Reader of SageMaker's JSON profiler configuration, which returns a ProfilerConfig.
 
     {
       "ProfilingIntervalInMilliseconds": 500,
@@ -11,9 +11,9 @@
 
 Keys are read without regard to case. The configurations of the parts are objects, or texts that contain the
 object as JSON or as a Python literal. Without ProfilingParameters no step is profiled. The path of the file
-is the argument, TDCORE_PROFILER_CONFIG, SMPROFILER_CONFIG_PATH, or the older service's default path, in this
-order. An unknown key has no effect and logs a warning; any other error raises ConfigError with the file and
-the key. Functions without state; any thread.
+is the argument, TDCORE_PROFILER_CONFIG, SMPROFILER_CONFIG_PATH, or SageMaker's default path, in this order.
+An unknown key has no effect and logs a warning; any other error raises ConfigError with the file and the key.
+Functions without state; any thread.
 """
 
 from __future__ import annotations

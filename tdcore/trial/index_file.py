@@ -243,18 +243,18 @@ def check_run(key: str, metadata: Mapping[bytes, bytes] | None, run_id: str) -> 
 
 
 def check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
-    """Raise RunCorrupt if the footer of a file claims more than a file of this size can have."""
+    """Raise RunCorrupt if the footer of a file names more data than a file of this size can have."""
     with reading(key, "reading its footer"):
         metadata = parquet.metadata
         rows, groups = metadata.num_rows, metadata.num_row_groups
         each = [metadata.row_group(group) for group in range(min(groups, 1 << 16))]
         sizes, counts = [group.total_byte_size for group in each], [group.num_rows for group in each]
     if min(counts, default=0) < 0 or sum(counts) != rows:
-        raise RunCorrupt(f"{key} claims {rows} rows and {counts[:8]} in its row groups: the file is damaged")
+        raise RunCorrupt(f"{key} names {rows} rows and {counts[:8]} in its row groups: the file is damaged")
     limit = (64 << 20) + _MAX_EXPANSION * file_bytes
     if not 0 <= rows <= _MAX_ROWS or file_bytes > _MAX_FILE_BYTES or groups > 1 << 16 or sum(sizes) > limit:
         raise RunCorrupt(
-            f"{key} claims {rows} rows and {sum(sizes)} bytes in {file_bytes} bytes of file; a file "
+            f"{key} names {rows} rows and {sum(sizes)} bytes in {file_bytes} bytes of file; a file "
             f"holds at most {_MAX_ROWS} rows and {limit} bytes: the file is damaged"
         )
 

@@ -34,7 +34,7 @@ def region(monkeypatch: pytest.MonkeyPatch) -> None:
     ("spec", "kind"),
     [
         ("stop", RequestStop),
-        ("StopTraining", RequestStop),  # the name in the older library
+        ("StopTraining", RequestStop),  # the name in smdebug
         ("RequestStop", RequestStop),
         ("log", LogFindings),
         ("email:address=a@b.org", Email),

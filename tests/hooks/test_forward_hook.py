@@ -1,4 +1,4 @@
-"""Subclasses of Hook that override forward_hook(), the extension point of the older library."""
+"""Subclasses of Hook that override forward_hook(), the extension point of smdebug."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ replaces each of them by a similar loop. The table lists them with their numbers
     17   an optimizer that holds only some of the roots,     "no optimizer exists" applies to one root: a
          with several bodies or a scaler                     root without one would end the step of others
     18   no registered root that is ever updated             there is no training step to compare
-    19   clock="forward" with several forwards of the        the rule defines the numbers of the older
-         first root per update, evaluation inside of a       library's steps, not which of these steps has
-         step, set_mode(), turns, training in eval mode,     which row
+    19   clock="forward" with several forwards of the        the rule defines the numbers of the steps of
+         first root per update, evaluation inside of a       smdebug, and not the step of each row
+         step, set_mode(), turns, training in eval mode,
          or training without forward()
     20   hook.step() with evaluation inside of a step,       the script ends the step there; the mode of a
          set_mode(), training in eval mode, or rollouts      step of a rollout is not defined

@@ -1,4 +1,4 @@
-"""Rules in the older library's style, alone and under the engine."""
+"""Rules in the style of smdebug, alone and under the engine."""
 
 from __future__ import annotations
 

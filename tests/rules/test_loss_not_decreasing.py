@@ -38,7 +38,7 @@ def test_a_rise_above_the_threshold_is_called_an_increase() -> None:
 
 
 def test_steps_compared_lie_at_least_num_steps_apart() -> None:
-    # The older library's example: saved every 3 steps, num_steps 10: 12, 24, 36 after the first value at 0.
+    # smdebug's example: saved every 3 steps, num_steps 10: 12, 24, 36 after the first value at 0.
     _, verdict = judge(rule(num_steps=10), losses([0.9**at for at in range(13)], every=3))
     assert verdict.judged == 3
     found, _ = judge(rule(num_steps=10), losses([1.0] * 13, every=3))

@@ -61,14 +61,14 @@ def _best_split(points: Floats, labels: Floats) -> tuple[int, float, float]:
 
 
 def importances(table: Table, features: int) -> dict[str, float]:
-    """Return the share of all splits by feature, which the older library calls "weight"."""
+    """Return the share of all splits by feature, which smdebug calls "weight"."""
     used = table["Feature"][~np.isnan(table["Feature"])].astype(np.int64)
     counts = np.bincount(used, minlength=features)
     return {f"f{at}": float(count / counts.sum()) for at, count in enumerate(counts)}
 
 
 def save_trees(place: Path, tables: list[Table], features: int = 0) -> Path:
-    """Record one table per step, and importances of all features, under the names of the older library."""
+    """Record one table per step, and importances of all features, under the names of smdebug."""
     hook = Hook(
         place,
         save_config=td.SaveConfig(save_interval=1),

@@ -1,4 +1,4 @@
-"""smdebug, the older library."""
+"""smdebug, the library of Amazon SageMaker Debugger."""
 
 from __future__ import annotations
 

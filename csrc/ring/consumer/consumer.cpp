@@ -296,7 +296,7 @@ std::uint64_t Consumer::pending_step_times() const noexcept {
   if (!usable()) return 0;
   const ControlPage& control = memory()->control();
   // Acquire: pairs with the release in Ring::put_step_time(); the rows below the head may be read. The tail
-  // is stored by this consumer, or by one that has ended.
+  // is stored by this consumer, or by a consumer that has ended.
   const std::uint64_t count =
       control.step_head.load(std::memory_order_acquire) - control.step_tail.load(std::memory_order_relaxed);
   return std::min(count, memory()->step_row_count());
