@@ -59,8 +59,8 @@ TDCORE_DEVICE Values values_of(const TensorStats& stats) {
   return values;
 }
 
-/// Merges `count` results at a distance of `stride` to `to`, which may be one of them. The count of an item's
-/// result is not written.
+/// Merges `count` results into `to`, which may be one of the results. The distance between two results is
+/// `stride`. The count of an item's result is not written.
 TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64 stride, u64 count,
                                  TensorStats& to) {
   const u32 column = threadIdx.x % (kThreads / 2), half = threadIdx.x / (kThreads / 2);

@@ -65,7 +65,7 @@ class DeadChannels:
         threshold_duplicate: percentage of duplicate channels above which a layer is reported.
         tolerance: relative difference below which values count as equal.
         min_values: minimum number of values per channel for a layer to be judged.
-        channel_axis: the axis of channels, for other layouts than described above.
+        channel_axis: the axis of channels, for layouts that are not described above.
 
     False alarms:
         - Channels that are padded to a round number.

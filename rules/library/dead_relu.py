@@ -55,7 +55,7 @@ class DeadRelu:
         threshold_inactivity: percentage of activity below which a unit is dead.
         threshold_layer: percentage of dead units above which a layer is reported.
         pool_steps: number of last saved steps of a layer whose activity is added up, for small batches.
-        unit_axis: the axis of units, for other layouts than described above (transformers: -1).
+        unit_axis: the axis of units, for layouts that are not described above (transformers: -1).
 
     False alarms:
         - Small batches: with 8 samples, a unit that is active for one input in 20 looks dead. Use pool_steps.
