@@ -1,6 +1,6 @@
 """PolledRows: new system samples, or times of steps, of a run that may still be written.
 
-Threads: belongs to one source of rows.
+Threads: the thread of the source that owns the rows.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 //
 // ThreadSanitizer observes only one process. It cannot detect that one producer's record was published to
 // another through the consumer's process, and would report their writes to one slot as a race. For
-// ThreadSanitizer, the consumer is a thread that drops its state at a random moment, so that the tool observes
-// every synchronization.
+// ThreadSanitizer, the consumer is a thread that drops its state at a random moment, so that the tool
+// observes every synchronization.
 //
 // A ledger in shared memory has one word per ticket, in which the consumer stores the record that it read
 // under the ticket. A record that is read again after a kill must be the same record under the same ticket.

@@ -86,7 +86,7 @@ rule_sets = st.lists(st.builds(Asks, captures=st.lists(captures, max_size=2).map
 
 
 def gives(here: CollectionConfig, wanted: CollectionConfig) -> bool:
-    """Return whether a collection contains all that is required, at the required steps and in that form."""
+    """Return whether collection `here` captures the tensors of `wanted`, at its steps and in its form."""
     if here.name.partition("_")[0] != wanted.name:
         return False
     for field in ("include_regex", "tensor_names", "module_regex"):
