@@ -71,7 +71,7 @@ def version_of(python: str) -> tuple[int, ...] | None:
 
 def make_sdist(python: str) -> Path:
     """Make the sdist and unpack it in a fixed folder. Returns the folder."""
-    tools = environment(python, "tools", TOOLS)
+    tools = environment(python, f"tools-{tag_of(python)}", TOOLS)
     packed = BUILD / "sdist"
     shutil.rmtree(packed, ignore_errors=True)
     run([tools, "-m", "build", "--sdist", "--no-isolation", "--outdir", packed, ROOT], path=bin_of(tools))

@@ -1,6 +1,6 @@
 """Runs trainings with and without planted faults, judges all of them by all rules, and counts the findings.
 
-python -m tests.rules.time_faults.judge FOLDER [REPEATS [FAULT ...]]
+python -m tests.rules.time_faults.judge FOLDER [REPEATS [TRAINING ...]]
 """
 
 from __future__ import annotations
@@ -13,28 +13,40 @@ from pathlib import Path
 from typing import Any
 
 from tdcore.rules import RULES, Verdict, run
-from tests.rules.time_faults.trainings import FAULTS, START_SECONDS
+from tests.rules.time_faults.trainings import FAULTS, HEALTHY, START_SECONDS
 
 __all__ = ["judged", "trained"]
 
+# Duration of each training after its first step. The rules judge its newest half.
 SECONDS = 11.0
-LONG_SECONDS = 22.0  # for two ranks, and for a rule that needs samples of the time that it judges
+LONGER = {
+    # The rule Dataloader needs samples of the machine, which it reads in pieces of five seconds.
+    "no_workers": 22.0,
+    "many_workers": 22.0,
+    "healthy_workers": 22.0,
+    "slow_rank": 22.0,
+    "healthy_ranks": 22.0,
+    "slow_steps": 22.0,  # the rule needs 11 slow steps in the newest half
+    "healthy": 22.0,  # the rule of slow_steps judges this training too
+    "slow_start": 1.0,  # the rule judges the time before the first step
+}
+# A training on a slow machine continues until it has so many steps.
+STEPS = {"recompiles": 40, "slow_start": 1}  # the rule of recompiles needs 27 steps
+DEFAULT_STEPS = 200
 
 
-def trained(place: Path, fault: str) -> Path:
+def trained(place: Path, training: str) -> Path:
     """Train in processes of their own; return the path of the run."""
-    is_long = any(each in fault for each in ("workers", "rank", "slow_steps", "recompiles"))
-    seconds = LONG_SECONDS if is_long else SECONDS
-    if fault == "recompiles":
-        seconds *= 2  # compilations are slow, and the rule needs 27 steps
-    world = 2 if "slow_rank" in fault else 1
-    command = [sys.executable, "-m", "tests.rules.time_faults.trainings", str(place), fault, str(seconds)]
+    world = 2 if "rank" in training else 1
+    seconds, steps = str(LONGER.get(training, SECONDS)), str(STEPS.get(training, DEFAULT_STEPS))
+    command = [sys.executable, "-m", "tests.rules.time_faults.trainings"]
+    command += [str(place), training, seconds, steps]
     ranks = [
         subprocess.Popen([*command, str(rank), str(world), f"{place}.store"] if world > 1 else command)
         for rank in range(world)
     ]
     codes = [rank.wait(timeout=600) for rank in ranks]
-    assert codes == [0] * world, f"{fault}: exit codes {codes}"
+    assert codes == [0] * world, f"{training}: exit codes {codes}"
     return place
 
 
@@ -57,16 +69,16 @@ def main() -> None:
     folder, repeats = Path(sys.argv[1]), int((sys.argv[2:] or ["1"])[0])
     counts: Counter[str] = Counter()
     for repeat in range(repeats):
-        for fault in sys.argv[3:] or [each for name in FAULTS for each in (name, f"none:{name}")]:
-            place = folder / f"{fault.replace(':', '-')}-{repeat}"
-            verdicts = judged(trained(place, fault))
+        for training in sys.argv[3:] or [*FAULTS, *dict.fromkeys(HEALTHY.values())]:
+            place = folder / f"{training}-{repeat}"
+            verdicts = judged(trained(place, training))
             fired = {name: each.findings[-1].why for name, each in verdicts.items() if each.findings}
-            expected = {FAULTS[fault]} if fault in FAULTS else set()
+            expected = {FAULTS[training]} if training in FAULTS else set()
             counts["found"] += expected <= fired.keys() and bool(expected)
             counts["missed"] += not expected <= fired.keys()
             counts["quiet"] += not fired and not expected
             counts["false alarms"] += bool(fired.keys() - expected) and not expected
-            print(repeat, fault, {name: each.text[:60] for name, each in verdicts.items()}, flush=True)
+            print(repeat, training, {name: each.text[:60] for name, each in verdicts.items()}, flush=True)
             for name, why in fired.items():
                 print("   ", name, why, flush=True)
             shutil.rmtree(place, ignore_errors=True)

@@ -1,12 +1,14 @@
 """A small real training with a planted fault that costs time.
 
-    python -m tests.rules.time_faults.trainings PLACE FAULT SECONDS [RANK WORLD STORE]
+    python -m tests.rules.time_faults.trainings PLACE TRAINING SECONDS STEPS [RANK WORLD STORE]
 
-FAULT is one of FAULTS, or "none:" and its name: the same training without the fault.
+TRAINING is a key or a value of HEALTHY. The training ends when STEPS, and SECONDS after the first step, are
+reached.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -20,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
 
-__all__ = ["FAULTS"]
+__all__ = ["FAULTS", "HEALTHY", "START_SECONDS"]
 
 # Name of the fault -> class of the rule that finds it.
 FAULTS = {
@@ -34,8 +36,20 @@ FAULTS = {
     "checkpoints": "CheckpointStall",
     "slow_steps": "StepOutlier",
 }
+# Name of the fault -> the same training without the fault. Several faults share a healthy training.
+HEALTHY = {
+    "slow_items": "healthy",
+    "no_workers": "healthy_workers",
+    "many_workers": "healthy_workers",
+    "slow_rank": "healthy_ranks",
+    "fsync": "healthy",
+    "recompiles": "compiled_once",
+    "slow_start": "healthy",
+    "checkpoints": "rare_checkpoints",
+    "slow_steps": "healthy",
+}
 FEATURES, BATCH = 512, 32
-START_SECONDS = 60
+START_SECONDS = 30
 MORE = torch.zeros(8 << 20)  # makes a checkpoint larger
 
 
@@ -55,12 +69,12 @@ class Items(Dataset[Any]):
         return self.items[index], index % 4
 
 
-def loader(fault: str, rank: int) -> DataLoader[Any]:
-    """Return the DataLoader of a training. "none:..." is the training without the fault."""
-    seconds = {"slow_items": 0.001, "no_workers": 0.0002, "none:no_workers": 0.0001}.get(fault, 0.0)
-    if fault == "slow_rank" and rank == 1:
+def loader(training: str, rank: int) -> DataLoader[Any]:
+    """Return the DataLoader of a training."""
+    seconds = {"slow_items": 0.001, "no_workers": 0.0002, "healthy_workers": 0.0001}.get(training, 0.0)
+    if training == "slow_rank" and rank == 1:
         seconds = 0.001
-    workers = {"many_workers": 16, "none:many_workers": 2, "none:no_workers": 2}.get(fault, 0)
+    workers = {"many_workers": 16, "healthy_workers": 2}.get(training, 0)
     return DataLoader(
         Items(seconds),
         batch_size=BATCH,
@@ -70,11 +84,11 @@ def loader(fault: str, rank: int) -> DataLoader[Any]:
     )
 
 
-def train(place: str, fault: str, seconds: float, rank: int = 0, world: int = 1) -> None:
-    """Train for some seconds, with or without the fault."""
+def train(place: str, training: str, seconds: float, steps: int, rank: int = 0, world: int = 1) -> None:
+    """Train until there are `steps` steps and `seconds` have passed since the first step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if fault == "slow_start":
+    if training == "slow_start":
         time.sleep(START_SECONDS)
     plain = nn.Sequential(nn.Linear(FEATURES, 2048), nn.ReLU(), nn.Linear(2048, 4))
     model: nn.Module = nn.parallel.DistributedDataParallel(plain) if world > 1 else plain
@@ -88,21 +102,24 @@ def train(place: str, fault: str, seconds: float, rank: int = 0, world: int = 1)
     )
     hook.register_module(model)
     hook.register_loss(criterion)
-    run = torch.compile(model, backend="aot_eager", dynamic=False) if "recompiles" in fault else model
-    batches, step = loader(fault, rank), 0
-    end = time.monotonic() + seconds
-    while not over(end, world):
+    is_compiled = training in ("recompiles", "compiled_once")
+    run = torch.compile(model, backend="aot_eager", dynamic=False) if is_compiled else model
+    batches, step = loader(training, rank), 0
+    end = math.inf
+    while step < steps or not over(end, world):
         for inputs, labels in batches:
-            if fault == "recompiles":
+            if training == "recompiles":
                 size = 1 + step // 2 % BATCH
                 inputs, labels = inputs[:size], labels[:size]
             optimizer.zero_grad()
             loss = criterion(run(inputs), labels)
             loss.backward()
             optimizer.step()
-            cost_time(fault, step, place, plain)
+            cost_time(training, step, place, plain)
             step += 1
-            if step % 16 == 0 and over(end, world):
+            if step == 1:  # a start or a compilation on a slow machine takes no time from the steps
+                end = time.monotonic() + seconds
+            if step >= steps and step % 16 == 0 and over(end, world):
                 break
     hook.close()
 
@@ -115,30 +132,31 @@ def over(end: float, world: int) -> bool:
     return bool(flag > 0)
 
 
-def cost_time(fault: str, step: int, place: str, model: nn.Module) -> None:
-    """Cost the time of a fault after a step."""
-    if fault == "fsync":
+def cost_time(training: str, step: int, place: str, model: nn.Module) -> None:
+    """Spend the time of a fault after a step."""
+    checkpoint_interval = {"checkpoints": 4, "rare_checkpoints": 400}.get(training)
+    if training == "fsync":
         with open(f"{place}.log", "wb") as file:
             file.write(os.urandom(4 << 20))
             file.flush()
             os.fsync(file.fileno())
-    elif "checkpoints" in fault and step % (4 if fault == "checkpoints" else 400) == 3:
+    elif checkpoint_interval and step % checkpoint_interval == 3:
         state = {**model.state_dict(), "more": MORE}
         torch.save(state, f"{place}.pt")
-    elif fault == "slow_steps" and step % 25 == 24:
+    elif training == "slow_steps" and step % 25 == 24:
         time.sleep(0.2)
 
 
 def main() -> None:
     """Run one training; see the module."""
-    place, fault, seconds, *distributed = sys.argv[1:]
+    place, training, seconds, steps, *distributed = sys.argv[1:]
     rank, world = (int(each) for each in distributed[:2]) if distributed else (0, 1)
     if world > 1:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
         store = f"file://{distributed[2]}"
         torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     torch._dynamo.config.recompile_limit = 10_000
-    train(place, fault, float(seconds), rank, world)
+    train(place, training, float(seconds), int(steps), rank, world)
     for name in (f"{place}.log", f"{place}.pt"):
         Path(name).unlink(missing_ok=True)
     if world > 1:
