@@ -93,7 +93,7 @@ def _patch(python: Path) -> list[int]:
 
 
 def _version(python: str) -> tuple[int, ...] | None:
-    """Version of a Python; None if the Python does not run (a pyenv shim of a version that is not selected)."""
+    """Version of a Python; None if it cannot be started (a pyenv shim of a version that is not selected)."""
     try:
         done = _run([python, "-c", "import sys, venv; print(*sys.version_info[:2])"], timeout=30)
     except (OSError, subprocess.TimeoutExpired):

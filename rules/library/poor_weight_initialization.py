@@ -53,8 +53,8 @@ class PoorWeightInitialization:
         `variance` and `gradient` are reported once, at the end of these steps, if their condition was true at
         more than half of the steps and the loss did not fall by 1 % (mean of the last `patience` values
         compared with the first values). A network that learns was not initialised poorly, even if its layers
-        differ widely, as those of pretrained networks do. Variances that differ by more than `extreme` times
-        are reported for any loss, because such a loss falls from one absurd value to another.
+        differ widely, like the layers of pretrained networks. Variances that differ by more than `extreme`
+        times are reported for any loss, because such a loss falls from one absurd value to another.
 
         The rule reads values if they were saved. Otherwise r is computed from the saved histograms (within a
         factor of two), and `equal_weights` finds only weights whose elements are all the same number.
@@ -131,7 +131,7 @@ class PoorWeightInitialization:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per kind, attempt and worker; one per layer of equal weights; compat=True: per step."""
+        """One finding per kind, attempt and worker; per layer for equal weights; per step with compat=True."""
         columns = window.columns
         wanted = window.ok & columns.where("mode", _MODES.__contains__)
         inputs, losses = self._inputs(window), window.in_collections(["losses"])
