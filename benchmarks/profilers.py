@@ -19,7 +19,7 @@ waited          seconds that the training waits when the tool begins and ends, i
 
 tdcore runs in this environment, and saves no tensors: it records the times of steps and samples of the
 machine. smdebug and the other peers have the environments of scripts/make_peers.py. smdebug's hooks cannot be
-removed from a model, so it has a model of its own. The sampling thread of TraceML also runs in the blocks
+removed from a model, so smdebug has a separate model. The sampling thread of TraceML also runs in the blocks
 without TraceML.
 """
 

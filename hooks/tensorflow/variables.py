@@ -20,7 +20,7 @@ __all__ = ["VariableNames"]
 
 
 class _Entry(NamedTuple):
-    """A variable. given: of Keras, or the plain one. may_train: it was made to be trained."""
+    """A variable. given: the variable of Keras or of TensorFlow. may_train: whether it was created as trainable."""
 
     plain: weakref.ref[Any]
     given: weakref.ref[Any]

@@ -131,7 +131,7 @@ class PoorWeightInitialization:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per kind, attempt and worker; per layer for equal weights; per step with compat=True."""
+        """One finding per kind, attempt and worker; per layer for equal weights; per step for compat."""
         columns = window.columns
         wanted = window.ok & columns.where("mode", _MODES.__contains__)
         inputs, losses = self._inputs(window), window.in_collections(["losses"])
