@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.requirements import Need
-from tdcore.text.short_repr import cut
+from tdcore.text.short_repr import cut, how_many
 from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
@@ -257,7 +257,8 @@ class Verdict:
             return f"in progress: no issue up to {newest}"
         notes = [f"{count} not judged: {why}" for why, count in self.missing.items()]
         if self.combined:
-            notes.append(f"{len(self.summary.get('rules', ()))} rules have judged the run")
+            number = len(self.summary.get("rules", ()))
+            notes.append(f"{how_many(number, 'rule')} judged the run")
         elif self.summary:
             notes.append(f"summary of {self.judged:,} rows")
         return f"no issue ({'; '.join(notes)})" if notes else "no issue"

@@ -13,4 +13,4 @@ def number_text(value: float | int | str | None) -> str:
         return f"{value:,}"
     if abs(value) >= 10:
         return f"{value:,.1f}"
-    return f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1g}"
+    return "<0.01" if 0 < value < 0.01 else f"{value:.2f}"

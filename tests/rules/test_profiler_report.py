@@ -180,7 +180,7 @@ def test_rules_without_data_do_not_change_the_verdict_or_the_exit_code(tmp_path:
     report = run(waiting(tmp_path, data=1.0), ["TDC212"], write_findings=False)
     verdict = report.verdicts[0]
     assert verdict.status is Status.NO_ISSUE
-    assert verdict.text == f"no issue ({len(verdict.summary['rules'])} rules have judged the run)"
+    assert verdict.text == f"no issue ({len(verdict.summary['rules'])} rules judged the run)"
     assert report.exit_code == 0
     statuses = {each.status for each in report.verdicts}
     assert Status.NOT_EVALUABLE in statuses
@@ -241,6 +241,26 @@ def test_a_hook_can_name_the_rule_for_its_run(tmp_path: Path) -> None:
     assert problems == []
     assert [type(each).__name__ for each in named] == ["ProfilerReport", "OverallSystemUsage"]
     assert named[0] == ProfilerReport(parameters=("StepOutlier_stddev=4",))
+
+
+def test_the_commands_print_the_tables_of_summaries_once(tmp_path: Path) -> None:
+    place = str(waiting(tmp_path / "run"))
+    printed = CliRunner().invoke(app, ["rules", "run", place, "-r", "TDC212", "--no-write"]).output
+    assert printed.count("OverallSystemUsage: node-1") == 1
+    assert printed.count("OverallFrameworkMetrics: phases of TRAIN") == 1
+    assert re.search(r"cpu \(%\) +25\.0 +25\.0 +25\.0 +25\.0 +25\.0", printed)
+    assert "ProfilerReport: rules" not in printed
+    printed = CliRunner().invoke(app, ["rules", "run", place, "--no-write"]).output
+    assert "OverallSystemUsage" not in printed
+    document = json.loads(CliRunner().invoke(app, ["rules", "run", place, "-r", "TDC210", "--json"]).output)
+    assert document["verdicts"][0]["summary"]["node-1"]["memory (%)"]["p50"] == 75.0
+
+
+def test_a_sweep_has_a_column_for_the_rule_and_not_for_each_rule_that_it_combines(tmp_path: Path) -> None:
+    waiting(tmp_path / "run")
+    printed = CliRunner().invoke(app, ["rules", "sweep", str(tmp_path), "-r", "TDC212", "--no-write"]).output
+    assert "ProfilerReport" in printed
+    assert "InputBound" not in printed
 
 
 def test_a_parameter_given_twice_is_refused() -> None:
