@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.requirements import Need
-from tdcore.text.short_repr import cut
+from tdcore.text.short_repr import cut, how_many
 from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ __all__ = [
     "RuleProtocol",
     "SeriesKey",
     "Status",
+    "Summary",
     "Verdict",
+    "combined_rules_of",
+    "is_summary",
     "judges_tensors",
     "names_of",
     "require",
@@ -41,6 +44,7 @@ __all__ = [
 
 
 SeriesKey: TypeAlias = "tuple[int, str, str, str, str, int]"  # see Finding.series
+Summary: TypeAlias = "Mapping[str, Mapping[str, Mapping[str, float | int | str]]]"  # see Verdict.summary
 SEPARATOR = re.compile(r"(?<!\\),(?!\d*\})")  # see names_of
 
 
@@ -200,7 +204,12 @@ class Verdict:
         reason: Why the status is NOT_EVALUABLE, NOT_APPLICABLE or ERROR.
         fix: For NOT_EVALUABLE, the collections that a hook must capture for the rule, as Python code.
         captures: The same collections as values.
-        asked: Whether the user or the hook named the rule; False if it runs because all rules run.
+        asked: Whether the user or the hook named the rule; False if it runs because all rules run, or as a
+            part of a named rule.
+        summary: The tables of a summary: title of a table -> name of a row -> name of a column -> value.
+            Empty for other rules.
+        combined: Names of the rules whose verdicts this verdict combines. It counts their findings, and does
+            not contain them.
     """
 
     rule: str
@@ -219,6 +228,8 @@ class Verdict:
     fix: str = ""
     captures: tuple[CollectionConfig, ...] = ()
     asked: bool = True
+    summary: Summary = field(default_factory=dict)
+    combined: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return cut(f"<Verdict of {self.rule}: {self.text}>")
@@ -231,7 +242,8 @@ class Verdict:
             failed = f"; then the rule failed: {self.reason}" if self.reason else ""
             first = f", first at {self.findings[0].at}" if self.findings else ""
             times = f" ({self.occurrences:,} times)" if self.occurrences > self.finding_count else ""
-            return f"issue: {self.finding_count:,} finding{plural}{times}{first}{failed}"
+            rules = f" of {', '.join(self._with_findings)}" if self.combined else ""
+            return f"issue: {self.finding_count:,} finding{plural}{times}{rules}{first}{failed}"
         if self.status is Status.NOT_EVALUABLE:
             return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
         if self.status is Status.NOT_APPLICABLE:
@@ -243,10 +255,18 @@ class Verdict:
                 return "in progress: nothing judged yet"
             newest = step_text(self.last_step, self.last_mode, self.last_mode_step)
             return f"in progress: no issue up to {newest}"
-        if self.missing:
-            notes = "; ".join(f"{count} not judged: {why}" for why, count in self.missing.items())
-            return f"no issue ({notes})"
-        return "no issue"
+        notes = [f"{count} not judged: {why}" for why, count in self.missing.items()]
+        if self.combined:
+            number = len(self.summary.get("rules", ()))
+            notes.append(f"{how_many(number, 'rule')} judged the run")
+        elif self.summary:
+            notes.append(f"summary of {self.judged:,} rows")
+        return f"no issue ({'; '.join(notes)})" if notes else "no issue"
+
+    @property
+    def _with_findings(self) -> list[str]:
+        """The combined rules that have findings."""
+        return [rule for rule, row in self.summary.get("rules", {}).items() if row["findings"]]
 
     def to_json(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -267,6 +287,11 @@ class Verdict:
             "reason": self.reason,
             "fix": self.fix,
             "asked": self.asked,
+            "summary": {
+                title: {row: dict(line) for row, line in table.items()}
+                for title, table in self.summary.items()
+            },
+            "combined": list(self.combined),
         }
 
 
@@ -287,6 +312,11 @@ class RuleProtocol(Protocol):
     the rule judges. Such a rule gets windows with new times of steps (`window.step_times`), and no rows. A
     rule with both variables gets both kinds of windows, and the samples of a poll come first.
     `samples_optional = True`: such a rule can judge a run without system samples.
+
+    `is_summary = True` marks a rule that "all" leaves out. Such a rule has one of two further methods.
+    `summary(memory)` returns the tables for the verdict (Verdict.summary) from the memory that `check` has
+    filled. `combined_rules()` returns other rules, which the engine runs too, and which do not combine rules
+    themselves. The verdict of the rule then combines their verdicts.
     """
 
     code: ClassVar[str]
@@ -316,6 +346,17 @@ def step_time_columns_of(rule: object) -> tuple[str, ...]:
 def judges_tensors(rule: object) -> bool:
     """Whether a rule judges the captured tensors, and not system samples or times of steps."""
     return not (system_columns_of(rule) or step_time_columns_of(rule))
+
+
+def is_summary(rule: object) -> bool:
+    """Whether a rule summarizes a run, or combines other rules. Such a rule runs only if it is named."""
+    return bool(getattr(rule, "is_summary", False))
+
+
+def combined_rules_of(rule: object) -> tuple[RuleProtocol, ...]:
+    """The rules that a rule combines; () for other rules."""
+    combined = getattr(rule, "combined_rules", None) if is_summary(rule) else None
+    return () if combined is None else tuple(combined())
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:

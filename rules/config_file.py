@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from tdcore.config.schema import Kind, check_keys, items, mapping, parse_document, read_text, within
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Rule
-from tdcore.rules.loading import as_text, is_profiler_report, load_rule, load_rules, profiling_rules
+from tdcore.rules.loading import as_text, load_rule, load_rules
 
 if TYPE_CHECKING:
     from tdcore.actions import Action
@@ -74,8 +74,6 @@ def _rules(entry: object, folder: Path) -> list[Rule]:
         return load_rules(_beside(entry, folder))
     name, parameters = _named("a rule", entry)
     texts = {str(key): _text(f"{name}.{key}", value) for key, value in parameters.items()}
-    if is_profiler_report(name):
-        return profiling_rules(texts)
     return [load_rule(_beside(name, folder), texts)]
 
 

@@ -23,7 +23,7 @@ from tdcore.rules.base import Finding, Rule, Verdict, judges_tensors
 from tdcore.rules.recordings import recorded_tables
 from tdcore.rules.rule_run import RuleRun, labelled
 from tdcore.rules.source import COLUMNS, RowBatch, Source
-from tdcore.rules.verdicts import SeenRows, make_verdict
+from tdcore.rules.verdicts import SeenRows, combine_verdicts, make_verdict
 from tdcore.rules.window import Columns, Window
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ class Engine:
         self.problems: list[str] = []  # failures of actions and of writing findings; the rules continue
         self.left_out: tuple[str, ...] = ()  # rules that could not be loaded, with the reason
         self.asked: int | None = None  # number of rules, the first ones, that the user named; None: all
-        self._runs = labelled(rules)
+        given = list(rules)
+        self._runs = labelled(given)
+        self._given = len(given)  # these runs come first; the others are rules that they combine
         self._dispatcher = ActionDispatcher(actions)
         self._sink = sink  # for actions
         self._findings_sink = sink if write_findings else None
@@ -133,11 +135,17 @@ class Engine:
 
     def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
         """The verdict of each rule. finished: whether the run has ended and all of its rows were checked."""
-        asked = len(self._runs) if self.asked is None else self.asked
-        return tuple(
-            make_verdict(run, self.source, self._seen, finished=finished, asked=number < asked)
+        asked = self._given if self.asked is None else self.asked
+        found = {
+            run.label: make_verdict(run, self.source, self._seen, finished=finished, asked=number < asked)
             for number, run in enumerate(self._runs)
-        )
+        }
+        for run in self._runs:
+            if run.combined:
+                found[run.label] = combine_verdicts(
+                    found[run.label], [found[label] for label in run.combined]
+                )
+        return tuple(found.values())
 
     @property
     def rows(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ __all__ = ["SECTIONS", "Explanation", "RuleParameter", "explain", "page"]
 
 _WIDTH = 120  # line length of the prose of a page
 _SMDEBUG = "smdebug is the library of Amazon SageMaker Debugger ([moving.md](../moving.md))."
+
+_CASES = ("Fires", "Stays quiet")
 
 SECTIONS = ("What it does", "Why it matters", "Decides by", "Parameters", "False alarms", "Do", "Source")
 
@@ -105,7 +108,7 @@ def _parameters(rule: type[Any], lines: list[str]) -> tuple[RuleParameter, ...]:
 
 def page(code: str, rule: type[Rule]) -> str:
     """Markdown text of docs/rules/<code>.md."""
-    from tdcore.rules.cases import CASES
+    from tdcore.rules.cases import CASES, SUMMARY_CASES
 
     explanation = explain(rule)
     lines = [
@@ -118,22 +121,23 @@ def page(code: str, rule: type[Rule]) -> str:
         lines += ["", f"## {title}", "", _wrapped(text)]
         if title == "Decides by":
             lines += ["", _SMDEBUG] if "smdebug" in (rule.__doc__ or "") else []
-            lines += ["", "## Parameters", "", "| parameter | default | meaning |", "|---|---|---|"]
-            lines += [
-                f"| `{each.name}` | `{each.default}` | {each.text} |" for each in explanation.parameters
-            ]
-    fires, quiet = CASES[code]
-    lines += [
-        "",
-        "## Cases",
-        "",
-        _wrapped(f"Fires: {fires.story}"),
-        "",
-        _wrapped(f"Stays quiet: {quiet.story}"),
-    ]
+            lines += ["", "## Parameters", "", *_parameter_table(explanation.parameters)]
+    if code in SUMMARY_CASES:
+        stories = [f"Never fires: {SUMMARY_CASES[code].story}"]
+    else:
+        stories = [f"{what}: {case.story}" for what, case in zip(_CASES, CASES[code], strict=True)]
+    lines += ["", "## Cases"]
+    lines += [line for story in stories for line in ("", _wrapped(story))]
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", rule.__name__).lower()
     lines += ["", "## Use", "", "```sh", f"tdcore rules run runs/demo --rule {name}", "```", ""]
     return "\n".join(lines)
+
+
+def _parameter_table(parameters: Sequence[RuleParameter]) -> list[str]:
+    if not parameters:
+        return ["None."]
+    head = ["| parameter | default | meaning |", "|---|---|---|"]
+    return head + [f"| `{each.name}` | `{each.default}` | {each.text} |" for each in parameters]
 
 
 def _wrapped(text: str) -> str:

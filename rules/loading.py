@@ -6,9 +6,8 @@
     my_rules.py::SpikyLoss:factor=3        a class in a file
     my_rules.py                            all rules of a file
     my_package.rules:SpikyLoss             a class in an importable module
-    all                                    every rule of the table, with its defaults
-    profiler_report:StepOutlier_stddev=4   all rules about samples and times of steps, with parameters of
-    rules
+    all                                    every rule of the table except summaries, with its defaults
+    profiler_report:StepOutlier_stddev=4   all rules about machines and times of steps, with parameters
 
 Code is loaded only from files and modules that the user names here, never from a run. Parameters are strings,
 as in smdebug, and are converted to the types of the rule's fields.
@@ -30,7 +29,15 @@ from typing import Any
 
 from tdcore.config.schema import kind_of
 from tdcore.errors import ConfigError
-from tdcore.rules.base import SEPARATOR, Rule, judges_tensors, step_time_columns_of, system_columns_of
+from tdcore.rules.base import (
+    SEPARATOR,
+    Rule,
+    combined_rules_of,
+    is_summary,
+    names_of,
+    step_time_columns_of,
+    system_columns_of,
+)
 from tdcore.text.did_you_mean import closest
 
 __all__ = [
@@ -39,11 +46,9 @@ __all__ = [
     "as_text",
     "find_rule",
     "is_all",
-    "is_profiler_report",
     "load_rule",
     "load_rules",
     "no_rule",
-    "profiling_rules",
     "rule_from_strings",
     "table_rule",
     "text_of",
@@ -66,8 +71,6 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
             found += [rule_from_strings(kind, {}) for kind in _classes_in_file(Path(rule))]
         elif is_all(rule):
             found += all_rules()
-        elif isinstance(rule, str) and is_profiler_report(rule.partition(":")[0]):
-            found += profiling_rules(_split(rule.partition(":")[2], rule))
         elif isinstance(rule, str):
             found.append(load_rule(rule))
         elif isinstance(rule, type):
@@ -82,50 +85,18 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
 
 
 def is_all(rule: object) -> bool:
-    """Whether the text means every rule of the table."""
+    """Whether the text means every rule of the table except summaries."""
     return isinstance(rule, str) and rule.strip().lower() == ALL
 
 
 def all_rules() -> list[Rule]:
-    """Every rule of the table, with its defaults."""
-    from tdcore.rules import RULES
+    """Every rule of the table that can find a fault by itself, with its defaults.
 
-    return [rule_from_strings(rule, {}) for rule in RULES.values()]
-
-
-def is_profiler_report(name: str) -> bool:
-    """Whether the name means all rules about samples and times of steps, as ProfilerReport of smdebug."""
-    return _plain(name) == "profilerreport"
-
-
-def profiling_rules(parameters: Mapping[str, str]) -> list[Rule]:
-    """All rules about system samples and times of steps.
-
-    Args:
-        parameters: Parameters of rules, such as {"StepOutlier_stddev": "4"}: the name of the rule, "_", and
-            the name of the parameter. "opt_out_telemetry" is accepted and has no effect, because nothing is
-            sent.
-
-    Raises:
-        ConfigError: A rule or a parameter is unknown, or a value is out of range.
+    Summaries are left out, so that a run that is judged by all rules prints no table and costs nothing more.
     """
     from tdcore.rules import RULES
 
-    kinds = {kind.__name__.lower(): kind for kind in RULES.values() if not judges_tensors(kind)}
-    given: dict[str, dict[str, str]] = {name: {} for name in kinds}
-    for name, value in parameters.items():
-        rule, _, parameter = name.partition("_")
-        if name == "opt_out_telemetry":
-            kind_of(bool)(value, name, _WRONG)
-        elif rule.lower() not in kinds or not parameter:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds.values()))
-            raise ConfigError(
-                f"the profiler report has no parameter {name!r}; write <rule>_<parameter>, with one of the "
-                f"rules {names}"
-            )
-        else:
-            given[rule.lower()][parameter] = value
-    return [rule_from_strings(kind, given[name]) for name, kind in kinds.items()]
+    return [rule_from_strings(rule, {}) for rule in RULES.values() if not is_summary(rule)]
 
 
 def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
@@ -228,12 +199,18 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
     hints = typing.get_type_hints(rule)
     known = [field.name for field in fields(rule) if field.init]
     values: dict[str, object] = {}
+    of_combined: list[str] = []
     for name, text in parameters.items():
+        if name not in known and hasattr(rule, "combined_rules"):
+            of_combined.append(f"{name}={text}")
+            continue
         if name not in known:
             raise ConfigError(
                 f"{rule.__name__} has no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
         values[name] = kind_of(hints[name])(text, f"{rule.__name__}.{name}", _WRONG)
+    if of_combined:
+        values["parameters"] = (*names_of(parameters.get("parameters")), *of_combined)
     return with_step_range(make(**values), **bounds)
 
 
@@ -267,6 +244,9 @@ def _changed(rule: object) -> dict[str, str]:
         value = getattr(rule, field.name)
         if field.init and field.default is not MISSING and value != field.default:
             found[field.name] = as_text(value)
+    if "parameters" in found and combined_rules_of(rule):
+        del found["parameters"]
+        found |= dict(each.split("=", 1) for each in getattr(rule, "parameters", ()))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdcore.rules.base import Finding, Rule, SeriesKey, step_time_columns_of
+from tdcore.rules.base import Finding, Rule, SeriesKey, combined_rules_of, step_time_columns_of
 from tdcore.rules.window import Coverage, Window
 from tdcore.text.step_text import SYSTEM_SAMPLES
 
@@ -29,6 +29,7 @@ class RuleRun:
     Attributes:
         rule: The rule.
         label: Name of the rule in verdicts; unique within an engine.
+        combined: Labels of the rules that the rule combines.
         memory: The rule's own memory, kept from window to window.
         coverage: Number of rows that the rule has judged, and the reasons why other rows could not be judged.
         findings: The findings that are kept, by series (Finding.series), in the order in which they began: up
@@ -44,6 +45,7 @@ class RuleRun:
 
     rule: Rule
     label: str
+    combined: tuple[str, ...] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
     coverage: Coverage = field(default_factory=Coverage)
     findings: dict[SeriesKey, Finding] = field(default_factory=dict)
@@ -176,18 +178,29 @@ class RuleRun:
 
 
 def labelled(rules: Iterable[Rule]) -> list[RuleRun]:
-    """Rules with unique labels: a second rule of the same class gets a number."""
-    runs: list[RuleRun] = []
-    taken: set[str] = set()
-    for rule in rules:
+    """Rules with unique labels: a second rule of the same class gets a number.
+
+    Rules that a rule combines come last. If an equal rule was given, the rule combines that one.
+    """
+    runs: dict[str, RuleRun] = {}
+
+    def add(rule: Rule) -> str:
         name = getattr(rule, "label", type(rule).__name__)
         label, number = name, 1
-        while label in taken:
+        while label in runs:
             number += 1
             label = f"{name}-{number}"
-        taken.add(label)
-        runs.append(RuleRun(rule=rule, label=label))
-    return runs
+        runs[label] = RuleRun(rule=rule, label=label)
+        return label
+
+    for rule in rules:
+        add(rule)
+    for run in list(runs.values()):
+        known = {label: each.rule for label, each in runs.items()}
+        parts = combined_rules_of(run.rule)
+        equal = (next((label for label, rule in known.items() if rule == part), None) for part in parts)
+        run.combined = tuple(label or add(part) for part, label in zip(parts, equal, strict=True))
+    return list(runs.values())
 
 
 def where_raised(error: Exception) -> str:

@@ -82,7 +82,7 @@ class Report:
         counts = Counter(verdict.status.value for verdict in self.verdicts)
         found = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no rules"
         going = "" if self.finished else ", so far"
-        findings = how_many(sum(verdict.finding_count for verdict in self.verdicts), "finding")
+        findings = how_many(sum(v.finding_count for v in self.verdicts if not v.combined), "finding")
         return cut(f"<Report on {self.run}: {found}; {findings}{going}>")
 
     @property

@@ -9,7 +9,7 @@ ended, because the rule gets no more of its rows. Plain values; threads as those
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,7 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError
-from tdcore.rules.base import Finding, Rule, step_time_columns_of, system_columns_of
+from tdcore.rules.base import (
+    Finding,
+    Rule,
+    Summary,
+    combined_rules_of,
+    is_summary,
+    step_time_columns_of,
+    system_columns_of,
+)
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
 from tdcore.rules.step_times import StepTimes
@@ -120,6 +128,21 @@ class RangedRule:
     def each_look(self) -> bool:
         """Whether the rule is also called without rows; see Rule."""
         return bool(getattr(self.rule, "each_look", False))
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether the rule is a summary; see Rule."""
+        return is_summary(self.rule)
+
+    def summary(self, memory: Mapping[Any, Any]) -> Summary:
+        """The tables of the rule; see Rule."""
+        summarize = getattr(self.rule, "summary", None)
+        return {} if summarize is None else cast(Summary, summarize(memory.get("rule", {})))
+
+    def combined_rules(self) -> tuple[Rule, ...]:
+        """The combined rules, each with this range; see Rule."""
+        rules = combined_rules_of(self.rule)
+        return tuple(with_step_range(each, self.start_step, self.end_step, each=self.each) for each in rules)
 
     def attach(self, source: Any) -> None:
         """Pass the run to a rule in the form of smdebug."""

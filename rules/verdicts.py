@@ -5,8 +5,8 @@ Plain functions; the thread of the engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from tdcore.rules.applicability import why_not_applicable
 from tdcore.rules.base import (
     Rule,
     Status,
+    Summary,
     Verdict,
+    is_summary,
     judges_tensors,
     step_time_columns_of,
     system_columns_of,
@@ -28,7 +30,7 @@ from tdcore.rules.source import Source
 from tdcore.rules.step_range import step_range_of, without_step_range
 from tdcore.rules.window import Columns
 
-__all__ = ["SeenRows", "make_verdict"]
+__all__ = ["SeenRows", "combine_verdicts", "make_verdict"]
 
 _LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
 
@@ -133,7 +135,49 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         fix=fix,
         captures=captures,
         asked=asked,
+        summary=_summary(run),
     )
+
+
+def combine_verdicts(own: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of a rule that combines others.
+
+    Args:
+        own: The verdict of the rule alone, which has judged nothing.
+        verdicts: The verdicts of the rules that it combines.
+    """
+    silent = (Status.NOT_EVALUABLE, Status.NOT_APPLICABLE)
+    judging = [each for each in verdicts if each.status not in silent and not each.summary]
+    statuses = {each.status for each in judging}
+    order = (Status.ISSUE, Status.ERROR, Status.IN_PROGRESS, Status.NO_ISSUE)
+    status = next((each for each in order if each in statuses), Status.NOT_EVALUABLE)
+    reasons = {
+        Status.ERROR: "; ".join(f"{each.rule}: {each.reason}" for each in judging if each.status is status),
+        Status.NOT_EVALUABLE: "none of its rules can judge the run; their verdicts have the reasons.",
+    }
+    return replace(
+        own,
+        status=status,
+        finding_count=sum(each.finding_count for each in verdicts),
+        occurrences=sum(each.occurrences for each in verdicts),
+        judged=sum(each.judged for each in judging),
+        reason=reasons.get(status, ""),
+        summary={"rules": {each.rule: _rule_row(each) for each in judging}} if judging else {},
+        combined=tuple(each.rule for each in verdicts),
+    )
+
+
+def _rule_row(verdict: Verdict) -> dict[str, float | int | str]:
+    return {"result": verdict.status.value, "findings": verdict.finding_count, "judged": verdict.judged}
+
+
+def _summary(run: RuleRun) -> Summary:
+    """The tables of a summary that has judged something; {} for other rules."""
+    summarize = getattr(run.rule, "summary", None) if is_summary(run.rule) else None
+    if summarize is None or run.error or not run.coverage.judged:
+        return {}
+    found: Summary = summarize(run.memory)
+    return found
 
 
 def _left_out_names(run: RuleRun, source: Source) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcore.rules import RULES
+from tdcore.rules.base import is_summary
 from tdcore.rules.explain import explain, page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,8 +27,10 @@ OTHERS = (BY_HAND, "false-alarms.md", "proofs.md", "related.md")
 
 
 def measured_section(code: str, results: dict[str, Any]) -> str:
-    """The last section of a rule's page: the number of runs in which the rule fired."""
+    """The last section of a rule's page: the number of runs in which the rule fired; "" for a summary."""
     one = results["rules"].get(code)
+    if is_summary(RULES[code]):
+        return ""
     if one is None:
         return f"\n## Measured\n\nThe rule is newer than the last measurement (commit {results['commit']}).\n"
     rows = []

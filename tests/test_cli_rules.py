@@ -12,6 +12,7 @@ import pytest
 from tdcore.cli.rules_output import LiveFindings
 from tdcore.config.hook_json import parse_hook_config
 from tdcore.rules import RULES, DeadRelu, Engine, VanishingGradient
+from tdcore.rules.loading import all_rules
 from tdcore.rules.planning import plan
 from tdcore.rules.trace import Trace
 from tests.rules.judging import LookByLook
@@ -79,7 +80,7 @@ def test_code_that_a_run_names_is_never_loaded_but_reported(tdcore: Command, tmp
 def test_a_run_that_names_no_rule_is_judged_by_all(tdcore: Command, tmp_path: Path, rules: Any) -> None:
     result = tdcore("rules", "run", made_with(tmp_path, rules), "--json")
     assert result.code == 1  # the weight of this run never changes
-    assert rules_of(result.json) == [rule.__name__ for rule in RULES.values()]
+    assert rules_of(result.json) == [type(rule).__name__ for rule in all_rules()]
     assert not any(verdict["asked"] for verdict in result.json["verdicts"])
 
 
@@ -87,7 +88,11 @@ def test_a_run_that_names_nothing_but_what_is_no_rule_is_judged_by_all_and_says_
     tdcore: Command, tmp_path: Path
 ) -> None:
     result = tdcore("rules", "run", made_with(tmp_path, "x"), "--json")
-    assert (result.code, len(result.json["verdicts"]), len(result.json["left_out"])) == (1, len(RULES), 1)
+    assert (result.code, len(result.json["verdicts"]), len(result.json["left_out"])) == (
+        1,
+        len(all_rules()),
+        1,
+    )
 
 
 def test_all_means_every_rule_and_keeps_the_parameters_of_those_that_are_named(
@@ -95,7 +100,7 @@ def test_all_means_every_rule_and_keeps_the_parameters_of_those_that_are_named(
 ) -> None:
     rules = ("-r", "ALL", "-r", "vanishing_gradient:threshold=2")
     result = tdcore("rules", "run", write(tmp_path), *rules, "--json")
-    assert (result.code, len(result.json["verdicts"])) == (1, len(RULES))
+    assert (result.code, len(result.json["verdicts"])) == (1, len(all_rules()))
     asked = [each for each in result.json["verdicts"] if each["asked"]]
     assert [(each["rule"], each["parameters"]) for each in asked] == [
         ("VanishingGradient", {"threshold": "2.0"})

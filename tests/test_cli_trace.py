@@ -22,6 +22,7 @@ from tdcore.format.step_times import STEP_TIME_FILES
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.rules.trace import Trace
 from tdcore.timeline import trace_events
+from tests.rules.system_samples import write_step_times
 from tests.test_cli import Command
 from tests.trial.writer import RunWriter
 
@@ -117,8 +118,11 @@ def test_a_finding_is_at_the_end_of_its_step(tdcore: Command, tmp_path: Path) ->
     }  # fmt: skip
     run.write("findings/vanishing_gradient.jsonl", json.dumps(finding).encode() + b"\n")
     run.end()
-    (found,) = named(events(tdcore, tmp_path / "run"), "VanishingGradient")
-    assert (found["ph"], found["ts"]) == ("i", 17_000)
+    written = events(tdcore, tmp_path / "run")
+    (found,) = named(written, "VanishingGradient")
+    assert (found["ph"], found["s"], found["ts"]) == ("i", "t", 17_000)
+    (track,) = [each for each in named(written, "thread_name") if each["args"]["name"] == "findings"]
+    assert (found["pid"], found["tid"]) == (track["pid"], track["tid"])
     assert found["args"]["why"] == "small"
 
 
@@ -155,7 +159,8 @@ def test_samples_are_counters_of_their_worker_and_host(tdcore: Command, tmp_path
     assert counters["disk (MB/s)"] == (host, {"read": 2.0})
     assert counters["GPU 1 utilization (%)"] == (host, {"value": 80.0})
     assert counters["GPU 1 memory (MB)"] == (host, {"used": 3.0})
-    assert counters["trainer memory (MB)"] == (1, {"value": 5.0})
+    worker = next(each["pid"] for each in named(found, "process_name") if each["args"]["name"] == "worker_0")
+    assert counters["trainer memory (MB)"] == (worker, {"value": 5.0})
     assert "I/O wait (%)" not in counters
     assert named(found, "TRAIN 0")[0]["ts"] == 250_000
 
@@ -192,6 +197,58 @@ def test_slices_of_a_track_do_not_overlap_for_any_times(
         steps = [each for each in track if each["args"]]
         for before, after in pairwise(steps):
             assert before["ts"] + before["dur"] <= after["ts"] * (1 + 1e-12)
+
+
+def test_steps_whose_times_overlap_by_nanoseconds_are_all_shown(tmp_path: Path) -> None:
+    # The time of the day is adjusted while a step runs, so the step seems to end after the next one begins.
+    run = RunWriter(tmp_path)
+    run.flush()
+    run.end()
+    steps = Trace()
+    for step in range(40):
+        for worker in ("worker_0", "worker_1"):
+            steps.add_step_time(step, worker=worker, forward=10, time_ns=BEGIN + step * (10 * MS - 351))
+    write_step_times(tmp_path, steps)
+    found = list(trace_events(create_trial(tmp_path)))
+    slices = [each for each in found if each.get("cat") == "step"]
+    assert len(slices) == 80
+    for process in {each["pid"] for each in slices}:
+        track = [each for each in slices if each["pid"] == process]
+        for before, after in pairwise(track):
+            assert before["ts"] + before["dur"] == pytest.approx(after["ts"], abs=1e-3)
+            assert round(1000 * (before["ts"] + before["dur"])) <= round(1000 * after["ts"])
+        assert track[-1]["dur"] == 10_000
+
+
+def test_the_counter_of_a_phase_is_zero_in_steps_without_the_phase(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.flush()
+    run.end()
+    steps = Trace()
+    for step in range(3):
+        steps.add_step_time(step, forward=10, checkpoint=5 if step == 1 else 0)
+    write_step_times(tmp_path, steps)
+    found = list(trace_events(create_trial(tmp_path)))
+    values = [each["args"] for each in found if each["ph"] == "C"]
+    assert values == [
+        {"forward": 10.0},
+        {"forward": 10.0, "checkpoint": 5.0},
+        {"forward": 10.0, "checkpoint": 0.0},
+    ]
+    slices = [each for each in found if each.get("cat") == "step"]
+    assert ["checkpoint ms" in each["args"] for each in slices] == [False, True, False]
+
+
+def test_no_track_is_taken_for_the_main_thread_of_its_process(tdcore: Command, tmp_path: Path) -> None:
+    for worker in range(3):
+        run = RunWriter(tmp_path / "run", worker=f"worker_{worker}", world_size=3)
+        for mode in ("TRAIN", "EVAL", "PREDICT"):
+            add_step(run, worker, 10, mode=mode)
+        run.flush()
+        run.end()
+    add_samples(tmp_path / "run", "worker_0", [sample(0, cpu_percent=40.0)])
+    found = events(tdcore, tmp_path / "run")
+    assert {each["pid"] for each in found}.isdisjoint(each["tid"] for each in found)
 
 
 def test_a_compressed_file_has_the_same_events(tdcore: Command, tmp_path: Path) -> None:

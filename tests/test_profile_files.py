@@ -273,7 +273,7 @@ def test_kernels_of_a_gpu_are_tracks_of_their_own_and_belong_to_their_operator(
         "outer": "operators of thread 1", "aten::mm": "operators of thread 1", "gemm": "GPU 0 stream 7",
     }  # fmt: skip
     arrows = {each["id"] for each in written if each["ph"] in "sf"}
-    assert arrows == {"worker_0 0 0 9"}
+    assert arrows == {1}  # Perfetto shows no arrow whose id is a text
 
 
 def test_a_removed_run_has_no_profiles_left_and_links_stay(root: Path, tmp_path: Path) -> None:

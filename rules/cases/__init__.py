@@ -1,4 +1,7 @@
-"""Cases: for each rule a trace with a finding, and a trace without one. Used by docs and tests."""
+"""Cases: for each rule a trace with a finding, and a trace without one. Used by docs and tests.
+
+SUMMARY_CASES has the rules that never fire, with one trace each.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,13 @@ from tdcore.rules.cases import (
     mismatched_loss,
     nlp_sequence_ratio,
     outlier_rank,
+    overall_framework_metrics,
+    overall_system_usage,
     overfit,
     overtraining,
     poor_weight_initialization,
     precision_risk,
+    profiler_report,
     recompile_storm,
     saturated_activation,
     similar_across_runs,
@@ -55,7 +61,7 @@ from tdcore.rules.cases import (
 )
 from tdcore.rules.cases.case import Case
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "SUMMARY_CASES", "Case"]
 
 CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC101": (vanishing_gradient.FIRES, vanishing_gradient.QUIET),
@@ -98,6 +104,7 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC207": (max_initialization_time.FIRES, max_initialization_time.QUIET),
     "TDC208": (step_outlier.FIRES, step_outlier.QUIET),
     "TDC209": (dataloader.FIRES, dataloader.QUIET),
+    "TDC212": (profiler_report.FIRES, profiler_report.QUIET),
     "TDC213": (memory_growth.FIRES, memory_growth.QUIET),
     "TDC214": (thermal_throttle.FIRES, thermal_throttle.QUIET),
     "TDC215": (straggler.FIRES, straggler.QUIET),
@@ -105,4 +112,9 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC217": (recompile_storm.FIRES, recompile_storm.QUIET),
     "TDC218": (checkpoint_stall.FIRES, checkpoint_stall.QUIET),
     "TDC219": (loop_overhead.FIRES, loop_overhead.QUIET),
+}
+
+SUMMARY_CASES: Mapping[str, Case] = {
+    "TDC210": overall_system_usage.QUIET,
+    "TDC211": overall_framework_metrics.QUIET,
 }

@@ -135,7 +135,11 @@ def diagnose(run: str | os.PathLike[str], *, report: Report | None = None) -> Di
         causes = tuple(replace(cause, epoch=_epoch(trial, *cause.since)) for cause in rank(facts))
     finally:
         trial.close()
-    counts = {verdict.rule: verdict.finding_count for verdict in found.verdicts if verdict.finding_count}
+    counts = {
+        verdict.rule: verdict.finding_count
+        for verdict in found.verdicts
+        if verdict.finding_count and not verdict.combined
+    }
     return Diagnosis(causes=causes, unexplained={} if causes else counts)
 
 

@@ -33,10 +33,13 @@ from tdcore.rules.library.memory_growth import MemoryGrowth
 from tdcore.rules.library.mismatched_loss import MismatchedLoss
 from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
 from tdcore.rules.library.outlier_rank import OutlierRank
+from tdcore.rules.library.overall_framework_metrics import OverallFrameworkMetrics
+from tdcore.rules.library.overall_system_usage import OverallSystemUsage
 from tdcore.rules.library.overfit import Overfit
 from tdcore.rules.library.overtraining import Overtraining
 from tdcore.rules.library.poor_weight_initialization import PoorWeightInitialization
 from tdcore.rules.library.precision_risk import PrecisionRisk
+from tdcore.rules.library.profiler_report import ProfilerReport
 from tdcore.rules.library.recompile_storm import RecompileStorm
 from tdcore.rules.library.saturated_activation import SaturatedActivation
 from tdcore.rules.library.similar_across_runs import SimilarAcrossRuns
@@ -83,10 +86,13 @@ __all__ = [
     "MismatchedLoss",
     "NLPSequenceRatio",
     "OutlierRank",
+    "OverallFrameworkMetrics",
+    "OverallSystemUsage",
     "Overfit",
     "Overtraining",
     "PoorWeightInitialization",
     "PrecisionRisk",
+    "ProfilerReport",
     "RecompileStorm",
     "SaturatedActivation",
     "SimilarAcrossRuns",
@@ -145,6 +151,9 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC207": MaxInitializationTime,
     "TDC208": StepOutlier,
     "TDC209": Dataloader,
+    "TDC210": OverallSystemUsage,
+    "TDC211": OverallFrameworkMetrics,
+    "TDC212": ProfilerReport,
     "TDC213": MemoryGrowth,
     "TDC214": ThermalThrottle,
     "TDC215": Straggler,

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
-from tdcore.rules.measures.machine_history import MachineUse, machine_use
+from tdcore.rules.measures.machine_history import MachineUse
 from tdcore.rules.measures.step_halves import (
     FURTHER,
     Half,
-    gpu_is_busy,
     half_finding,
     judged_halves,
     require_step_counts,
     step_need,
+    use_unless_gpu_busy,
 )
 from tdcore.rules.requirements import Need
 from tdcore.rules.step_times import Steps
@@ -108,10 +108,8 @@ class InputBound:
             share, wait = half.share("data_ns"), half.ms_per_step("data_ns")
             if share < self.threshold or wait < self.min_wait_ms:
                 continue
-            use = machine_use(
-                window.memory, half.place.attempt, half.place.worker, half.start_ns, half.end_ns
-            )
-            if not gpu_is_busy(half, use):
+            use = use_unless_gpu_busy(window, half)
+            if use is not None:
                 yield self._finding(half, share, wait, use)
 
     def _finding(self, half: Half, share: float, wait: float, use: MachineUse) -> Finding:

@@ -9,14 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, require
-from tdcore.rules.measures.machine_history import machine_use
 from tdcore.rules.measures.step_halves import (
     Half,
-    gpu_is_busy,
     half_finding,
     judged_halves,
     require_step_counts,
     step_need,
+    use_unless_gpu_busy,
 )
 from tdcore.rules.requirements import Need
 from tdcore.rules.window import Window
@@ -104,9 +103,8 @@ class LoopOverhead:
                     yield from self._finding(window, half, kind, limit)
 
     def _finding(self, window: Window, half: Half, kind: str, limit: float) -> Iterator[Finding]:
-        place = half.place
-        use = machine_use(window.memory, place.attempt, place.worker, half.start_ns, half.end_ns)
-        if gpu_is_busy(half, use):
+        use = use_unless_gpu_busy(window, half)
+        if use is None:
             return
         share, mean = half.share(f"{kind}_ns"), half.ms_per_step(f"{kind}_ns")
         waits = kind == "rest" and use.iowait_percent > 15

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tdcore.format.step_times import PHASES
 from tdcore.rules.base import Finding, Rule, require
-from tdcore.rules.measures.machine_history import MachineUse, add_samples
+from tdcore.rules.measures.machine_history import MachineUse, add_samples, machine_use
 from tdcore.rules.measures.scans import require_counts
 from tdcore.rules.requirements import Need
 from tdcore.rules.step_times import STEP_VALUES, StepPlace, Steps, step_finding
@@ -26,13 +26,13 @@ from tdcore.rules.window import Window
 __all__ = [
     "FURTHER",
     "Half",
-    "gpu_is_busy",
     "half_finding",
     "halves",
     "judged_halves",
     "require_step_counts",
     "skip_steps",
     "step_need",
+    "use_unless_gpu_busy",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -254,9 +254,14 @@ def half_finding(rule: Rule, half: Half, *, numbers: Mapping[str, Any], why: str
     )
 
 
-def gpu_is_busy(half: Half, use: MachineUse) -> bool:
-    """Whether the GPU worked in most of the time of a scan, so that the CPU had no reason to be faster."""
-    return max(half.share("gpu_ns"), float(np.nan_to_num(use.gpu_percent))) >= _BUSY_GPU_PERCENT
+def use_unless_gpu_busy(window: Window, half: Half) -> MachineUse | None:
+    """The use of the machine in the time of a scan.
+
+    None if a GPU worked in most of this time, so that the CPU had no reason to be faster.
+    """
+    use = machine_use(window.memory, half.place.attempt, half.place.worker, half.start_ns, half.end_ns)
+    busy = max(half.share("gpu_ns"), float(np.nan_to_num(use.gpu_percent)))
+    return None if busy >= _BUSY_GPU_PERCENT else use
 
 
 def step_need(rule: Any, *, times: int = 2, mode: str = "one mode", more: str = "", workers: int = 1) -> Need:

@@ -11,14 +11,15 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from tdcore.rules.base import Finding, Verdict
-from tdcore.rules.report.system_usage import STATISTICS
+from tdcore.text.numbers import number_text
 
 if TYPE_CHECKING:
-    from tdcore.rules.report.profiler_report import ProfilerReport
+    from tdcore.rules.report.profiler_report import ReportDocument
 
 __all__ = ["report_html"]
 
 _MAX_FINDINGS = 20  # of one rule
+_SHARE = "%"  # column of a summary with shares
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; width: 100%; }
@@ -30,7 +31,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
 
-def report_html(report: ProfilerReport) -> str:
+def report_html(report: ReportDocument) -> str:
     """The page of a report."""
     when = f"{datetime.fromtimestamp(report.created_ns // 10**9, timezone.utc):%Y-%m-%d %H:%M UTC}"
     summary = "issues were found" if report.has_issues else "no issue was found"
@@ -38,12 +39,9 @@ def report_html(report: ProfilerReport) -> str:
         f"<h1>Profiler report of {escape(report.run)}</h1>",
         f"<p>Made on {when}; {summary}. This page loads nothing and sends nothing.</p>",
         "<h2>Rules</h2>",
-        _table(("rule", "result", "#findings", "#judged"), map(_verdict_row, report.verdicts)),
+        _table(("rule", "result", "#findings", "#judged"), map(_verdict_row, report.judgements)),
         *(_findings(verdict) for verdict in report.verdicts if verdict.findings),
-        "<h2>Time of the steps</h2>",
-        *_modes(report),
-        "<h2>Use of the machines</h2>",
-        *_machines(report),
+        *(line for verdict in report.summaries for line in _summary(verdict)),
     ]
     title = f"Profiler report of {escape(report.run)}"
     return (
@@ -79,37 +77,24 @@ def _finding_row(finding: Finding) -> tuple[str, ...]:
     return tuple(escape(text) for text in (finding.at + again, where, finding.why, finding.do))
 
 
-def _modes(report: ProfilerReport) -> list[str]:
-    modes = report.framework_metrics.get("modes", {})
-    if not modes:
-        return ["<p>The run has no times of steps.</p>"]
-    rows, found = [], []
-    for mode, each in modes.items():
-        step = (f"{each['step_ms'][name]:.1f}" for name in STATISTICS)
-        rows.append(
-            (escape(mode), f"{each['steps']:,}", f"{each['seconds']:.1f}", f"{each['percent']:.1f}", *step)
-        )
-        phases = [
-            (phase, _bar(part["percent"]), f"{part['percent']:.1f}", f"{part['seconds']:.1f}")
-            for phase, part in sorted(each["phases"].items(), key=lambda pair: -pair[1]["percent"])
+def _summary(verdict: Verdict) -> list[str]:
+    """The tables of a summary, with a bar for each share."""
+    found = [f"<h2>{verdict.code} {escape(verdict.rule)}</h2>"]
+    if not verdict.summary:
+        found.append(f"<p>{escape(verdict.text)}</p>")
+    for title, rows in verdict.summary.items():
+        names = list(dict.fromkeys(name for row in rows.values() for name in row))
+        head = ["", *(f"#{name}" for name in names), *([""] if _SHARE in names else [])]
+        lines = [
+            (escape(row), *(number_text(line.get(name)) for name in names), *_bars(line.get(_SHARE)))
+            for row, line in rows.items()
         ]
-        found.append(f"<h3>Phases of {escape(mode)}</h3>" + _table(("phase", "", "#%", "#seconds"), phases))
-    head = ("mode", "#steps", "#seconds", "#%", *(f"#{name} ms" for name in STATISTICS))
-    return [_table(head, rows), *found]
-
-
-def _machines(report: ProfilerReport) -> list[str]:
-    if not report.system_usage:
-        return ["<p>The run has no system samples.</p>"]
-    found = []
-    for host, values in report.system_usage.items():
-        rows = [
-            (escape(name), *(f"{each[statistic]:,.1f}" for statistic in STATISTICS))
-            for name, each in values.items()
-        ]
-        head = ("value", *(f"#{name}" for name in STATISTICS))
-        found.append(f"<h3>{escape(host)}</h3>" + _table(head, rows))
+        found.append(f"<h3>{escape(title)}</h3>" + _table(head, lines))
     return found
+
+
+def _bars(percent: float | int | str | None) -> tuple[str, ...]:
+    return (_bar(percent),) if isinstance(percent, float) else ()
 
 
 def _bar(percent: float) -> str:

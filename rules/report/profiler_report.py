@@ -9,47 +9,51 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdcore.rules.base import Status, Verdict
-from tdcore.rules.loading import as_text, profiling_rules
-from tdcore.rules.report.framework_metrics import overall_framework_metrics
+from tdcore.rules.library import OverallFrameworkMetrics, OverallSystemUsage, ProfilerReport
+from tdcore.rules.loading import as_text, rule_from_strings
 from tdcore.rules.report.html import report_html
-from tdcore.rules.report.system_usage import overall_system_usage
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
 
-__all__ = ["ProfilerReport", "profiler_report"]
+__all__ = ["ReportDocument", "profiler_report"]
 
-_SUMMARIES = ("OverallSystemUsage", "OverallFrameworkMetrics")  # rules of smdebug without parameters here
+_SUMMARIES = (OverallSystemUsage.code, OverallFrameworkMetrics.code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilerReport:
+class ReportDocument:
     """The report of a run.
 
     Attributes:
         run: Folder or URL of the run.
         verdicts: The verdict of each rule; the rules with the most findings come first.
-        system_usage: See overall_system_usage().
-        framework_metrics: See overall_framework_metrics().
         created_ns: Time of the report.
     """
 
     run: str
     verdicts: tuple[Verdict, ...]
-    system_usage: Mapping[str, Any] = field(default_factory=dict)
-    framework_metrics: Mapping[str, Any] = field(default_factory=dict)
     created_ns: int = 0
 
     @property
     def has_issues(self) -> bool:
         """Whether a rule has a finding."""
         return any(verdict.status is Status.ISSUE for verdict in self.verdicts)
+
+    @property
+    def summaries(self) -> list[Verdict]:
+        """The verdicts of summaries."""
+        return [each for each in self.verdicts if each.code in _SUMMARIES]
+
+    @property
+    def judgements(self) -> list[Verdict]:
+        """The verdicts of rules that can fire."""
+        return [each for each in self.verdicts if each.code not in _SUMMARIES]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -58,8 +62,6 @@ class ProfilerReport:
             "status": "IssuesFound" if self.has_issues else "NoIssuesFound",
             "created_ns": self.created_ns,
             "rules": [verdict.to_json() for verdict in self.verdicts],
-            "OverallSystemUsage": self.system_usage,
-            "OverallFrameworkMetrics": self.framework_metrics,
         }
 
     def to_html(self) -> str:
@@ -76,10 +78,8 @@ class ProfilerReport:
         each = output / "profiler-reports"
         each.mkdir(parents=True, exist_ok=True)
         document = self.to_json()
-        parts = {verdict["rule"]: verdict for verdict in document["rules"]}
-        parts |= {name: document[name] for name in _SUMMARIES}
-        for name, part in parts.items():
-            (each / f"{name}.json").write_text(_json(part))
+        for verdict in document["rules"]:
+            (each / f"{verdict['rule']}.json").write_text(_json(verdict))
         (output / "profiler-report.json").write_text(_json(document))
         page = output / "profiler-report.html"
         page.write_text(self.to_html(), encoding="utf-8")
@@ -92,8 +92,8 @@ def profiler_report(
     attempt: int | str | None = None,
     opt_out_telemetry: bool | str = False,
     **parameters: object,
-) -> ProfilerReport:
-    """Judge a run by all rules about samples and times of steps, and summarize its time and machines.
+) -> ReportDocument:
+    """Judge a run by the rule ProfilerReport: all rules about machines and times of steps, and two summaries.
 
     Args:
         trial: Folder, URL or open Trial.
@@ -107,21 +107,15 @@ def profiler_report(
         RunNotFound: There is no run.
     """
     from tdcore.rules.runner import run
-    from tdcore.trial import create_trial
 
     given = {"opt_out_telemetry": opt_out_telemetry, **parameters}
-    rules = profiling_rules({name: as_text(value) for name, value in given.items()})
-    report = run(trial, rules, attempt=attempt, write_findings=False)
-    opened = create_trial(trial) if isinstance(trial, (str, Path)) else trial
-    number = attempt if isinstance(attempt, int) else None
-    if attempt is None:
-        number = max(opened.attempts, default=None)
-    verdicts = sorted(report.verdicts, key=lambda each: -each.occurrences)
-    return ProfilerReport(
+    texts = {name: as_text(value) for name, value in given.items()}
+    rule = rule_from_strings(ProfilerReport, texts)
+    report = run(trial, [rule], attempt=attempt, write_findings=False)
+    verdicts = [each for each in report.verdicts if not each.combined]
+    return ReportDocument(
         run=str(getattr(trial, "path", trial)),
-        verdicts=tuple(verdicts),
-        system_usage=overall_system_usage(opened.system(attempt=number)),
-        framework_metrics=overall_framework_metrics(opened.steps_time(attempt=number)),
+        verdicts=tuple(sorted(verdicts, key=lambda each: -each.occurrences)),
         created_ns=time.time_ns(),
     )
 

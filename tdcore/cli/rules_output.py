@@ -145,6 +145,8 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
     if printed:
         out.print(table)
     _print_folded(folded)
+    for verdict in printed:
+        _print_summary(verdict)
     needed = merged(capture for verdict in lacking for capture in verdict.captures)
     if needed:
         out.print("\nThe rules that are not evaluable need this capture (`tdcore rules plan`):")
@@ -156,6 +158,26 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
         out.print(f"[yellow]not recorded: {shown(each, _MAX_CHARS)}[/]")
     for problem in (*report.left_out, *report.problems):
         out.print(f"[yellow]{shown(problem, _MAX_CHARS)}[/]")
+
+
+def _print_summary(verdict: Verdict) -> None:
+    """Print the tables of a summary. The results of combined rules are in the table of verdicts."""
+    from rich import box
+    from rich.table import Table
+
+    from tdcore.text.numbers import number_text
+
+    tables = {} if verdict.combined else verdict.summary
+    for title, rows in tables.items():
+        names = list(dict.fromkeys(name for row in rows.values() for name in row))
+        console().print(f"\n{verdict.rule}: {shown(title)}")
+        table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+        table.add_column("", overflow="fold")
+        for name in names:
+            table.add_column(name, justify="right", overflow="fold")
+        for row, line in rows.items():
+            table.add_row(shown(row), *(number_text(line.get(name)) for name in names))
+        console().print(table)
 
 
 def _print_folded(verdicts: Sequence[Verdict]) -> None:

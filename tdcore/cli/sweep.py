@@ -116,13 +116,16 @@ def _print(report: SweepReport) -> None:
     from tdcore.sinks import shown_place
 
     out = console()
-    names = list(dict.fromkeys(verdict.rule for each in report.reports for verdict in each.verdicts))
+    verdicts = [verdict for each in report.reports for verdict in each.verdicts]
+    parts = {rule for verdict in verdicts for rule in verdict.combined}
+    shown_ones = (each for each in verdicts if each.asked or each.rule not in parts)
+    names = list(dict.fromkeys(each.rule for each in shown_ones))
     table = Table()
     for column in ("run", *names):
         table.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
     for entry in report.entries:
-        verdicts = {} if entry.report is None else {each.rule: each for each in entry.report.verdicts}
-        table.add_row(shown(shown_place(entry.place)), *(_cell(verdicts.get(name)) for name in names))
+        by_rule = {} if entry.report is None else {each.rule: each for each in entry.report.verdicts}
+        table.add_row(shown(shown_place(entry.place)), *(_cell(by_rule.get(name)) for name in names))
     out.print(table)
     for entry in report.entries:
         if entry.error:

@@ -24,6 +24,7 @@ from tdcore.sinks.base import Sink
 __all__ = ["StepTimeRecorder", "step_time_columns"]
 
 _MAX_WAITING = 100_000  # rows in memory, 14 MB
+_MOST_PER_SECOND = 10_000_000  # above the rows of all trainings: the stopwatch alone takes longer than 100 ns
 Rows = npt.NDArray[np.void]
 
 
@@ -81,6 +82,9 @@ class StepTimeRecorder:
         self._taken: Rows = np.empty(0, dtype=self._dtype)  # removed from the queue, and not written yet
         self._writing = 0  # number of the oldest rows that are part of the last write
         self._reported = False  # whether impossible rows were reported
+        # Highest number of a row, and when it was read. None: an earlier flusher has read rows before.
+        self._highest: int | None = None if continues else -1
+        self._read_at: float | None = None
         self._writer = RowFileWriter(
             sink, STEP_TIME_FILES, "", place,
             encode=self._encode, run_id=run_id, options=options, continues=continues, absolute=True,
@@ -94,7 +98,7 @@ class StepTimeRecorder:
         """
         pending = self._queue.pending_step_times
         if pending > self._queue.step_time_slots // 2:
-            self._take()
+            self._take(now)
         if self._writer.due(now) and (pending or len(self._taken)):
             self._write(now)
 
@@ -104,7 +108,7 @@ class StepTimeRecorder:
         If a bucket is not available, the rows are stored in the spool.
         """
         self._writer.wait()
-        self._take()
+        self._take(now)
         left = len(self._taken) + 1
         while 0 < len(self._taken) < left:  # one write for each part without a gap
             left = len(self._taken)
@@ -119,16 +123,33 @@ class StepTimeRecorder:
     def close(self) -> None:
         """Do nothing: there are no resources."""
 
-    def _queued(self) -> Rows:
-        return np.frombuffer(self._queue.step_times(self._queue.step_time_slots), dtype=self._dtype)
+    def _queued(self, now: float) -> tuple[Rows, npt.NDArray[np.bool_]]:
+        """The rows in the queue, and whether each of them is possible."""
+        rows = np.frombuffer(self._queue.step_times(self._queue.step_time_slots), dtype=self._dtype)
+        highest = self._highest_possible(now)
+        possible = _possible(rows) & (rows["row"] <= highest)
+        if possible.any():
+            self._highest = max(int(rows["row"][possible].max()), self._highest or 0)
+            self._read_at = now
+        return rows, possible
 
-    def _waiting(self) -> Rows:
-        return np.concatenate([self._taken, self._queued()])
+    def _highest_possible(self, now: float) -> int:
+        """Highest possible number of a row.
 
-    def _take(self) -> None:
+        A damaged number above all others would make the writer skip the later rows: their numbers would be
+        below those of a file.
+        """
+        if self._highest is None:
+            return MAX_ROW
+        seconds = 1.0 + (0.0 if self._read_at is None else now - self._read_at)
+        return min(MAX_ROW, self._highest + int(_MOST_PER_SECOND * seconds))
+
+    def _take(self, now: float) -> None:
         """Move the rows of the queue to the memory of the flusher. Impossible rows are dropped."""
-        queued = self._queued()
-        possible = _possible(queued)
+        self._keep(*self._queued(now))
+
+    def _keep(self, queued: Rows, possible: npt.NDArray[np.bool_]) -> None:
+        """Move these rows of the queue to the memory of the flusher."""
         rows = np.concatenate([self._taken, queued[possible]])
         self._queue.release_step_times(len(queued))
         if not possible.all() and not self._reported:
@@ -144,9 +165,11 @@ class StepTimeRecorder:
         self._taken = rows
 
     def _write(self, now: float, last: bool = False) -> None:
-        if not _possible(self._queued()).all():
-            self._take()
-        rows = self._waiting()
+        queued, possible = self._queued(now)
+        if not possible.all():
+            self._keep(queued, possible)
+            queued = queued[:0]
+        rows = np.concatenate([self._taken, queued])
         if not len(rows):
             return
         gaps = np.flatnonzero(np.diff(rows["row"]) != 1)
@@ -169,11 +192,11 @@ class StepTimeRecorder:
 
 
 def _possible(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Whether readers accept each row. A damaged ring can have any values."""
+    """Whether readers accept each row, apart from its number. A damaged ring can have any values."""
     phases = rows["phases"]
     times = np.column_stack([phases, rows["capture_ns"]])
     counts = np.column_stack([rows[name] for name in ("step", "mode_step", *COUNTS)])
-    good = (rows["row"] <= MAX_ROW) & (rows["time_ns"] >= 0) & (rows["time_ns"] < TIME_LIMIT)
+    good = (rows["time_ns"] >= 0) & (rows["time_ns"] < TIME_LIMIT)
     good &= ((times >= 0) & (times < DURATION_LIMIT >> 6)).all(axis=1)
     return np.asarray(
         good & (counts >= 0).all(axis=1) & (rows["gpu_ns"] < DURATION_LIMIT >> 6), dtype=np.bool_

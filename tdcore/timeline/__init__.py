@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["trace_events"]
 
-_FIRST_HOST = 1_000_000  # process ids of hosts, behind those of the workers
+# Process ids. They differ from the numbers of all tracks, because Perfetto takes a track with the number of
+# its process for the main thread.
+_FIRST_WORKER = 10_001
+_FIRST_HOST = 1_000_000
 
 
 def trace_events(trial: Trial, *, attempt: int | None = None) -> Iterator[Event]:
@@ -49,7 +52,7 @@ def trace_events(trial: Trial, *, attempt: int | None = None) -> Iterator[Event]
         findings = [each for each in trial.findings() if attempt in (None, each.get("attempt"))]
     names = [each["worker"] for each in samples] + [each.worker for each in profiles]
     names += times["worker"].cast("string").unique().to_pylist()
-    workers = _numbered([*(each.worker for each in steps), *names], 1)
+    workers = _numbered([*(each.worker for each in steps), *names], _FIRST_WORKER)
     hosts = _numbered((each["host"] for each in samples), _FIRST_HOST)
     begins = [each.first_ns for each in steps] + [each["time_ns"] for each in samples]
     begins += [each.begin_ns for each in profiles] + times["time_ns"].slice(0, 1).to_pylist()

@@ -58,7 +58,7 @@ def finding_events(
             continue
         yield {
             "ph": "i",
-            "s": "p",
+            "s": "t",
             "name": trace_text(found.get("rule")),
             "cat": "finding",
             "pid": workers[worker],

@@ -8,8 +8,9 @@ Threads: see Trial; no state.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from tdcore.errors import RunCorrupt
 from tdcore.timeline.events import event_name, trace_text
@@ -22,6 +23,7 @@ _FIRST_THREAD = 1000  # numbers of the tracks of operators
 _MAX_ARGUMENTS = 20
 _SLICES = ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver")
 _FLOWS = ("s", "t", "f")  # phases of an arrow between two slices
+_Arrows: TypeAlias = "defaultdict[tuple[str, int, int, str], int]"
 
 
 def profile_events(
@@ -34,6 +36,7 @@ def profile_events(
         workers: Number of the process of each worker.
         start_ns: The time that is 0 in the timeline.
     """
+    arrows: _Arrows = defaultdict(lambda: len(arrows) + 1)
     for each in profiles:
         process = workers[each.worker]
         title = f"profile {each.number}"
@@ -51,15 +54,20 @@ def profile_events(
             "args": {"state": each.state, "reason": trace_text(each.reason), "attempt": each.attempt},
         }
         if "trace" in each.keys and each.base_ns is not None:
-            yield from _operator_events(each, process, start_ns)
+            yield from _operator_events(each, process, start_ns, arrows)
 
 
-def _operator_events(profile: Profile, process: int, start_ns: int) -> Iterator[dict[str, Any]]:
-    """Slices of the operators, and arrows from operators to kernels and to backward passes."""
+def _operator_events(
+    profile: Profile, process: int, start_ns: int, arrows: _Arrows
+) -> Iterator[dict[str, Any]]:
+    """Slices of the operators, and arrows from operators to kernels and to backward passes.
+
+    arrows: numbers of the arrows of all profiles. Perfetto does not show arrows whose id is a text.
+    """
     assert profile.base_ns is not None, "the caller checks this"
     offset = (profile.base_ns - start_ns) / 1000
     tracks: dict[tuple[str, str], int] = {}
-    prefix = f"{profile.worker} {profile.attempt} {profile.number} "
+    prefix = (profile.worker, profile.attempt, profile.number)
     for event in profile.trace_events():
         phase = event.get("ph")
         if not (phase == "X" and event.get("cat") in _SLICES) and phase not in _FLOWS:
@@ -82,7 +90,8 @@ def _operator_events(profile: Profile, process: int, start_ns: int) -> Iterator[
         if phase == "X":
             found |= {"dur": _time(profile, event, "dur"), "args": _arguments(event.get("args"))}
         else:
-            found |= {"id": prefix + trace_text(event.get("id"))} | ({"bp": "e"} if phase == "f" else {})
+            arrow = (*prefix, trace_text(event.get("id")))
+            found |= {"id": arrows[arrow]} | ({"bp": "e"} if phase == "f" else {})
         yield found
 
 

@@ -221,7 +221,15 @@ def test_the_memory_is_limited_while_a_write_does_not_end(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("row", 2**64 - 1), ("row", 10**12), ("time_ns", -1), ("phases", 2**61), ("mode_step", -3)],
+    [
+        ("row", 2**64 - 1),
+        ("row", 10**12),
+        ("row", 10**12 - 1),
+        ("row", 10**9),
+        ("time_ns", -1),
+        ("phases", 2**61),
+        ("mode_step", -3),
+    ],
 )
 def test_impossible_rows_are_dropped_and_reported_once(
     column: str, value: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -242,6 +250,34 @@ def test_impossible_rows_are_dropped_and_reported_once(
     assert rig.rows() == [row for row in range(39) if row % 10 != 4]
     assert rig.consumer.pending_step_times == 0
     assert capfd.readouterr().err.count("have impossible values") == 1
+
+
+def test_a_write_reads_the_queue_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    reads: list[int] = []
+    real = _core.Consumer.step_times
+
+    def counted(consumer: _core.Consumer, most: int) -> bytes:
+        reads.append(most)
+        return real(consumer, most)
+
+    monkeypatch.setattr(_core.Consumer, "step_times", counted)
+    rig.begin(5)
+    rig.recorder.poll(0)
+    assert not reads
+    rig.recorder.poll(40)
+    assert len(reads) == 1
+    assert rig.rows() == [0, 1, 2, 3]
+
+
+def test_a_long_gap_is_possible_after_a_long_time_and_for_the_next_flusher() -> None:
+    rig = Rig()
+    rig.begin(5)
+    rig.recorder.poll(0)
+    rig.recorder.poll(40)
+    assert rig.recorder._highest_possible(40.0) == 3 + 10**7
+    assert rig.recorder._highest_possible(1040.0) == 3 + 1001 * 10**7
+    assert rig.restarted()._highest_possible(0.0) == 10**12 - 1
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from tdcore.rules import RULES, Status
+from tdcore.rules import Status
+from tdcore.rules.loading import all_rules
 from tests.healthy.campaign import TRAININGS, Outcome, judge_all
 from tests.healthy.justified import JUSTIFIED
 
@@ -58,8 +59,9 @@ def _print_training(loss: float, outcomes: list[Outcome]) -> None:
 def _print_rules(found: list[Outcome]) -> None:
     judged = Counter(one.code for one in found if one.status not in _NOT_JUDGED)
     fired = Counter(one.code for one in found if one.findings)
-    for code, rule in RULES.items():
-        print(f"{code} {rule.__name__:28s} judged {judged[code]:3d}  fired {fired[code]:3d}")
+    for rule in all_rules():
+        name = type(rule).__name__
+        print(f"{rule.code} {name:28s} judged {judged[rule.code]:3d}  fired {fired[rule.code]:3d}")
 
 
 if __name__ == "__main__":

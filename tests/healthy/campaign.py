@@ -10,7 +10,8 @@ import torch
 
 from tdcore import CollectionConfig, SaveConfig
 from tdcore.hooks.pytorch import Hook
-from tdcore.rules import RULES, Status, run
+from tdcore.rules import Status, run
+from tdcore.rules.loading import all_rules
 from tests.healthy.digits import DIGITS
 from tests.healthy.generative import GENERATIVE
 from tests.healthy.job import Job, train
@@ -53,7 +54,7 @@ def judge_all(
         out = folder / f"{at:02d}"
         loss = _record(job, out)
         assert loss < job.limit, f"{name} is not a healthy training: loss {loss:.3f}, expected < {job.limit}"
-        report = run(out, [rule() for rule in RULES.values()], write_findings=False)
+        report = run(out, all_rules(), write_findings=False)
         yield (
             loss,
             [

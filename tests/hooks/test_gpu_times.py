@@ -22,8 +22,8 @@ from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.steps import driver
 from tdcore.hooks.pytorch.steps.gpu_times import GpuStepTimer
 from tdcore.hooks.step_timer import FORWARD, NullStepTimer
+from tests.hooks.timed_training import TimedTraining
 
-Rows = list[dict[str, Any]]
 MS = 1_000_000
 
 
@@ -88,22 +88,12 @@ class Event:
         return end.time - self.time
 
 
-class Training:
+class Training(TimedTraining):
     """A model on the device, with its hook."""
 
     def __init__(self, folder: Path, device: Device) -> None:
-        torch.manual_seed(0)
-        self.folder = folder
         self.device = device
-        self.model = nn.Linear(4, 4)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.hook = Hook(
-            folder,
-            save_config=td.SaveConfig(save_interval=3),
-            ring=td.RingConfig(ring_bytes=1 << 20, slots=1024, names_bytes=1 << 18),
-            flusher="thread",
-        )
-        self.hook.register_module(self.model)
+        super().__init__(folder)
 
     def step(self, milliseconds: float = 1.0) -> None:
         """Train one step, whose work takes this time. The work of 50 ms after it is not part of the step."""
@@ -123,11 +113,6 @@ class Training:
             self.model(torch.ones(1, 4))
         self.device.work(milliseconds)
         self.model.train()
-
-    def rows(self, **chosen: Any) -> Rows:
-        self.hook.close()
-        rows: Rows = td.create_trial(self.folder).steps_time(**chosen).to_pylist()
-        return rows
 
     def gpu(self, **chosen: Any) -> list[float | None]:
         """Time of the GPU of each row in milliseconds."""

@@ -16,16 +16,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import tdcore as td
 from tdcore.errors import ConfigError
 from tdcore.format.step_times import PHASES
 from tdcore.hooks.pytorch import Hook
+from tests.hooks.timed_training import Rows, TimedTraining
 
 PAUSE = 0.005  # seconds, of a phase that is longer than the others
-Rows = list[dict[str, Any]]
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -42,22 +41,8 @@ class Slow(Dataset[torch.Tensor]):
         return torch.full((4,), float(number))
 
 
-class Training:
-    """A model with its hook in `folder`, and the rows of its run."""
-
-    def __init__(self, folder: Path, **options: Any) -> None:
-        torch.manual_seed(0)
-        self.folder = folder
-        self.model = nn.Linear(4, 4)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.hook = Hook(
-            folder,
-            save_config=td.SaveConfig(save_interval=3),
-            ring=td.RingConfig(ring_bytes=1 << 20, slots=1024, names_bytes=1 << 18),
-            flusher="thread",
-            **options,
-        )
-        self.hook.register_module(self.model)
+class Training(TimedTraining):
+    """A model whose steps the tests write."""
 
     def step(self, x: torch.Tensor | None = None) -> None:
         self.forward(x)
@@ -66,13 +51,6 @@ class Training:
     def forward(self, x: torch.Tensor | None = None) -> None:
         self.optimizer.zero_grad()
         self.model(torch.ones(2, 4) if x is None else x).sum().backward()
-
-    def rows(self, **chosen: Any) -> Rows:
-        self.hook.close()
-        rows: Rows = td.create_trial(self.folder).steps_time(**chosen).to_pylist()
-        for row in rows:
-            assert sum(row[f"{phase}_ns"] for phase in PHASES) == row["duration_ns"]
-        return rows
 
 
 @pytest.fixture

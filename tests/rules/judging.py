@@ -26,8 +26,7 @@ def judge(rule: Rule, trace: Trace) -> tuple[list[Finding], Verdict]:
     """Return all findings of a rule over a finished trace, and its verdict."""
     engine = Engine(trace.source(), [rule])
     found = engine.step()
-    (verdict,) = engine.verdicts(finished=True)
-    return found, verdict
+    return found, engine.verdicts(finished=True)[0]  # after it: the rules that a rule combines
 
 
 def losses(values: list[float], *, every: int = 1, mode: str = "TRAIN") -> Trace:

@@ -32,6 +32,7 @@ __all__ = [
     "judged_in_a_run",
     "judged_trace_in_a_run",
     "same_in_any_cuts",
+    "summary_in_cuts",
     "trace_of",
     "write_samples",
     "write_step_times",
@@ -172,14 +173,25 @@ def same_in_any_cuts(rule: Rule, trace: Trace, *, seeds: int = 4) -> list[Findin
     """
     whole = by_key(judge(rule, trace)[0])
     for seed in range(seeds):
-        source = _Cut(trace, np.random.default_rng(seed), 3 * seed + 1)
-        engine = Engine(source, [rule])
-        found: list[Finding] = []
-        while len(source.pieces) > 1:
-            found += engine.step()
-            assert not engine._runs[0].error, engine._runs[0].error
-            state = load(dump(engine.state()), {type(rule).__module__})
-            engine = Engine(source, [rule])
-            engine.restore(state)
+        found, _ = _judged_in_cuts(rule, trace, seed)
         assert by_key(found) == whole
     return whole
+
+
+def summary_in_cuts(rule: Rule, trace: Trace, seed: int) -> Any:
+    """Return the summary in the verdict of a rule that gets the rows in pieces, with restarts."""
+    _, engine = _judged_in_cuts(rule, trace, seed)
+    return engine.verdicts(finished=True)[0].summary
+
+
+def _judged_in_cuts(rule: Rule, trace: Trace, seed: int) -> tuple[list[Finding], Engine]:
+    source = _Cut(trace, np.random.default_rng(seed), 3 * seed + 1)
+    engine = Engine(source, [rule])
+    found: list[Finding] = []
+    while len(source.pieces) > 1:
+        found += engine.step()
+        assert not engine._runs[0].error, engine._runs[0].error
+        state = load(dump(engine.state()), {type(rule).__module__})
+        engine = Engine(source, [rule])
+        engine.restore(state)
+    return found, engine

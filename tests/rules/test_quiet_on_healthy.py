@@ -11,7 +11,8 @@ from torch import nn
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
-from tdcore.rules import RULES, run
+from tdcore.rules import run
+from tdcore.rules.loading import all_rules
 
 _NEVER = frozenset({"Overtraining"})  # it reports that a converged training continues
 
@@ -103,7 +104,7 @@ def pictures(hook: Hook, steps: int) -> None:
 @pytest.mark.parametrize("training", [adapter, hinge, triplets, pictures])
 def test_no_rule_fires(training: object, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    every = [rule() for rule in RULES.values()]
+    every = all_rules()
     hook = Hook(tmp_path, rules=every, ring=td.RingConfig(ring_bytes=1 << 26), flusher="thread")
     try:
         training(hook, 80)  # type: ignore[operator]

@@ -13,8 +13,9 @@ import torch
 
 from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.pytorch import Hook
-from tdcore.rules import RULES, Finding, run
+from tdcore.rules import Finding, run
 from tdcore.rules.diagnosis import DIAGNOSIS_CAPTURES, Diagnosed, diagnose
+from tdcore.rules.loading import all_rules
 from tests.faults.training.cases import Case, case_of, made
 from tests.faults.training.faults import ACCEPTED, CAUSES, Fault
 from tests.faults.training.job import learns, train
@@ -63,7 +64,7 @@ def play(case: Case, folder: Path, captures: Captures = "all") -> Outcome:
     with warnings.catch_warnings(), _hook(folder / "run", captures) as hook:
         warnings.simplefilter("ignore")  # torch itself warns about some of the faults
         losses = train(job, hook)
-    report = run(folder / "run", [rule() for rule in RULES.values()], write_findings=False)
+    report = run(folder / "run", all_rules(), write_findings=False)
     causes = diagnose(folder / "run", report=report).causes
     right = [case.fault is not None and _is_right(one, case.fault, where) for one in causes]
     findings = [finding for verdict in report.verdicts for finding in verdict.findings]
@@ -113,7 +114,7 @@ def _hook(folder: Path, captures: Captures) -> Hook:
     if captures == "default":
         return Hook(str(folder), rules="default")
     config = HookConfig(out_dir=str(folder), collections=DIAGNOSIS_CAPTURES)
-    return Hook.from_config(config, rules=list(RULES.values()))
+    return Hook.from_config(config, rules=all_rules())
 
 
 def _mean(losses: Sequence[float]) -> float:
