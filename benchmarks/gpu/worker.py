@@ -49,7 +49,8 @@ class Training:
         work, generator = WORKLOADS[name], torch.Generator().manual_seed(0)
         self.on_cuda = device == "cuda"
         place = torch.device("cuda" if self.on_cuda else "cpu")
-        model = work.make_model().to(place).to(memory_format=work.memory_format)
+        model = work.make_model().to(place)
+        model = model.to(memory_format=work.memory_format)  # type: ignore[call-overload]
         self.model = Whole(model, mode == "compiled")
         self.criterion = nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001)
