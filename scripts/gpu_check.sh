@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks for a machine with a GPU: builds, C++ tests of devices, tests marked gpu, compute-sanitizer
-# on the kernels, the soak test of the commit word, and the tables. Ends within BUDGET seconds (295): each part has a
-# time limit, and no part starts when the time is over. Needs no network: install build tools and test packages before.
-# If a part fails, the other parts still run; the last lines list the failed parts. OUT (build/gpu) gets all output in
-# log.txt and the tables in a few JSON files, which are easy to copy from a remote machine.
+# Checks for a machine with a GPU: what only a GPU can show, the most important first. Ends within BUDGET seconds (540):
+# each part has a time limit, and no part starts when the time is over. Needs no network: install build tools and test
+# packages before, or put them into PYTHONPATH. If a part fails or ends late, its output is kept and the other parts
+# still run; the last lines list the failed parts. OUT (build/gpu) gets all output in log.txt and the tables in a few
+# JSON files, which are easy to copy from a remote machine.
 #   scripts/gpu_check.sh             all parts; for 16 cores and one GPU
 #   PARTS="build soak" ...           only these parts
 #   scripts/gpu_check.sh --dry-run   the parts that can run on the simulated device, without a GPU
@@ -15,14 +15,14 @@ BUILD="${BUILD:-build/gpu-check}"
 mkdir -p "$OUT" "$BUILD"
 OUT="$(cd "$OUT" && pwd)"
 : >"$OUT/log.txt"
-export PYTHON OUT BUILD PYTHONPATH="$PWD"
+export PYTHON OUT BUILD PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
 if [ "${1:-}" = "--dry-run" ]; then
-  export DRY=1 DEVICE=host BENCHMARK="--quick --records 500" TDCORE_TEST_GPU=simulated
+  export DRY=1 DEVICE=host BENCHMARK="--quick --records 500" SOAK="" TDCORE_TEST_GPU=simulated
   BUDGET="${BUDGET:-1500}"
 else
-  export DRY="" DEVICE=cuda:0 BENCHMARK=""
-  BUDGET="${BUDGET:-295}"
+  export DRY="" DEVICE=cuda:0 BENCHMARK="" SOAK="--records 300000"
+  BUDGET="${BUDGET:-540}"
 fi
 
 FAILED=()
@@ -51,17 +51,20 @@ machine() {
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || echo "no GPU"
   grep -m1 'model name' /proc/cpuinfo || true
   echo "$(nproc) cores"
+  grep -E '^(MemTotal|MemAvailable|HugePages_Total|Shmem):' /proc/meminfo
+  df -h /dev/shm "$OUT" || true
+  "$PYTHON" --version
+  nvcc --version | tail -n 1 || echo "no nvcc: the kernels are compiled by nvrtc, or are those of a wheel"
   "$PYTHON" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
 }
 
-device_tests() { # names of the C++ tests that use devices; CI runs the other C++ tests
+device_tests() { # names of the C++ tests of devices, which run on the simulated device only
   find tests/cpp -name '*.cpp' -printf '%f\n' | sed 's/\.cpp$//' | grep -E '^test_.*(device|cuda|kernel|lane|commit)'
 }
 
 build() {
-  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON) targets pybind11
-  mapfile -t targets < <(device_tests)
-  targets+=(gpu_benchmark)
+  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON) targets=(gpu_benchmark) pybind11
+  [ -z "$DRY" ] || mapfile -t -O 1 targets < <(device_tests)
   if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
     options+=(-DTDCORE_BUILD_EXTENSION=ON -DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
       -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
@@ -103,28 +106,41 @@ sanitizer() { # tool
 }
 export -f machine device_tests build run_device_tests benchmark soak_sees_early_commits sanitizer
 
-TESTS="tests/gpu tests/hooks tests/trial"
-TRAININGS=""
-TEST_SECONDS=120
+TRAININGS="--seconds"
 if [ -n "$DRY" ]; then
-  TESTS=tests/gpu
-  TEST_SECONDS=900 # as for all tests of CI: the machine may be busy
-  TRAININGS="--device simulated --models tiny --modes eager --quick --pairs 1 --ring-bytes 67108864"
+  TRAININGS="--device simulated --models tiny --modes eager --quick --pairs 1 --ring-bytes 67108864 --seconds"
 fi
+
+python_tests() { # option -m of pytest
+  "$PYTHON" -X faulthandler -m pytest -v -m "$1" tests/gpu -p no:cacheprovider --confcutdir=tests/gpu
+}
+
+trainings() { # folder in $OUT, longest time in seconds, models and modes
+  "$PYTHON" -u -m benchmarks gpu --out "$OUT/$1" $TRAININGS "${@:2}"
+}
+export TRAININGS
+export -f python_tests trainings
 
 part machine 30 20 machine
 part build 1200 1 build
-part ctest 120 8 run_device_tests
+[ -z "$DRY" ] || part ctest 120 8 run_device_tests
 part doctor 30 15 "\"\$PYTHON\" -m tdcore.cli doctor || true" # its exit code also depends on parts of the machine that these checks do not need
+part probe 30 6 'benchmark probe.json probe'
 part kernels-check 60 1 'benchmark check.json check'
-part pytest $TEST_SECONDS 15 "\"\$PYTHON\" -m pytest -q -m gpu $TESTS -p no:cacheprovider"
-part soak 90 8 'benchmark soak.json soak'
-part soak-sees-early-commits 30 1 soak_sees_early_commits
-part memcheck 60 3 'sanitizer memcheck'
-part racecheck 60 3 'sanitizer racecheck'
+part soak 120 8 'BENCHMARK="$BENCHMARK $SOAK" benchmark soak.json soak'
+[ -z "$DRY" ] || part soak-sees-early-commits 30 1 soak_sees_early_commits
 part rates 60 45 'benchmark rates.json kernels,dma,calls'
-[ -n "$DRY" ] || TRAININGS="--seconds $((BUDGET - SECONDS - 10))"
-part trainings 300 60 "\"\$PYTHON\" -m benchmarks gpu --out \"\$OUT\" $TRAININGS"
+part pytest $([ -n "$DRY" ] && echo 900 || echo 120) 15 'python_tests "gpu and not compiles"' # in CI the machine may be busy
+part memcheck 45 3 'sanitizer memcheck'
+part racecheck 45 3 'sanitizer racecheck'
+if [ -n "$DRY" ]; then
+  part trainings 300 60 'trainings tiny 300'
+else
+  part resnet50 60 40 'trainings resnet50 55 --models resnet50 resnet50_channels_last --modes eager'
+  part transformer 60 40 'trainings transformer 55 --models transformer --modes eager'
+  part pytest-compile 90 15 'python_tests "gpu and compiles"'
+  part compiled 60 40 'trainings compiled 55 --models transformer --modes compiled'
+fi
 
 printf '\n%d s in all, results in %s\n' "$SECONDS" "$OUT"
 if [ ${#FAILED[@]} -gt 0 ]; then

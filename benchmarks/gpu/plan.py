@@ -16,11 +16,15 @@ LEAD_IN = 2  # number of steps before a block that are not counted
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A model with its batches. make_batch(generator) -> (input, class ids), on the CPU."""
+    """A model with its batches. make_batch(generator) -> (input, class ids), on the CPU.
+
+    memory_format: Of weights and inputs; torch.channels_last for images only.
+    """
 
     title: str
     make_model: Callable[[], nn.Module]
     make_batch: Callable[[torch.Generator], tuple[torch.Tensor, torch.Tensor]]
+    memory_format: torch.memory_format = torch.preserve_format
 
 
 def _images(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,6 +43,12 @@ def _few_sentences(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tens
 
 WORKLOADS = {
     "resnet50": Workload(title="ResNet-50, 16 images of 64 x 64", make_model=ResNet50, make_batch=_images),
+    "resnet50_channels_last": Workload(
+        title="ResNet-50 in channels_last, 16 images of 64 x 64",
+        make_model=ResNet50,
+        make_batch=_images,
+        memory_format=torch.channels_last,
+    ),
     "transformer": Workload(
         title="GPT-style, 6 layers of 512, 8 x 128 tokens",
         make_model=lambda: Gpt(vocabulary=8192, time=128, width=512, heads=8, depth=6),

@@ -43,16 +43,21 @@ class Whole(nn.Module):
 class Training:
     """The model, its batches on the device, and blocks of steps."""
 
-    def __init__(self, model: str, mode: str, device: str) -> None:
+    def __init__(self, name: str, mode: str, device: str) -> None:
         torch.manual_seed(0)
         torch.set_float32_matmul_precision("high")
-        work, generator = WORKLOADS[model], torch.Generator().manual_seed(0)
+        work, generator = WORKLOADS[name], torch.Generator().manual_seed(0)
         self.on_cuda = device == "cuda"
         place = torch.device("cuda" if self.on_cuda else "cpu")
-        self.model = Whole(work.make_model().to(place), mode == "compiled")
+        model = work.make_model().to(place)
+        model = model.to(memory_format=work.memory_format)  # type: ignore[call-overload]
+        self.model = Whole(model, mode == "compiled")
         self.criterion = nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001)
-        self.batches = [tuple(part.to(place) for part in work.make_batch(generator)) for _ in range(_BATCHES)]
+        self.batches = []
+        for _ in range(_BATCHES):
+            data, target = work.make_batch(generator)
+            self.batches.append((data.to(place, memory_format=work.memory_format), target.to(place)))
 
     def step(self, number: int, tool: Tool | None) -> None:
         """Train on the next batch."""

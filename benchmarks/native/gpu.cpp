@@ -1,6 +1,6 @@
 // gpu.cpp: the GPU benchmark: kernels, copies to the host, commits, cost of a capture call. Prints JSON.
 //
-//     gpu [--device cuda:0|host|early] [--parts check,kernels,dma,soak,calls] [--quick] [--records N]
+//     gpu [--device cuda:0|host|early] [--parts probe,check,kernels,dma,soak,calls] [--quick] [--records N]
 //
 // --device host runs all parts on the simulated device. This shows that the benchmark works; it is not a
 // measurement. Exit codes: 1 if a result is wrong (early commits are counted, and are not wrong), 2 if the
@@ -20,7 +20,7 @@ using namespace tdcore::bench;
 
 struct Arguments {
   Options options;
-  std::string parts = "check,kernels,dma,soak,calls";
+  std::string parts = "probe,check,kernels,dma,soak,calls";
 };
 
 bool parse(int count, char** words, Arguments& arguments) {
@@ -77,9 +77,10 @@ bool says_wrong(const std::string& text) {
 int main(int count, char** words) {
   Arguments arguments;
   if (!parse(count, words, arguments)) {
-    std::fprintf(stderr,
-                 "usage: gpu [--device cuda:0|host|early] [--parts check,kernels,dma,soak,calls] [--quick] "
-                 "[--records N]\n");
+    std::fprintf(
+        stderr,
+        "usage: gpu [--device cuda:0|host|early] [--parts probe,check,kernels,dma,soak,calls] [--quick] "
+        "[--records N]\n");
     return 2;
   }
   const Options& options = arguments.options;
@@ -97,6 +98,7 @@ int main(int count, char** words) {
     text.append(",\n\"").append(name).append("\": ").append(run());
   };
   try {
+    part("probe", [&] { return commit_probes(*device); });
     part("check", [&] { return check_kernels(*device); });
     part("kernels", [&] { return kernel_rates(*device, options); });
     part("dma", [&] { return dma_rates(*device, options); });

@@ -86,6 +86,7 @@ struct Options {
 };
 
 /// Run one part. Return JSON text, and print lines of progress to standard error. Throw std::runtime_error.
+std::string commit_probes(Device& device);  // the commit modes that work on memory of each kind
 std::string check_kernels(Device& device);  // compares with the CPU path, and counts differences
 std::string kernel_rates(Device& device, const Options& options);
 std::string dma_rates(Device& device, const Options& options);

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kProbeBytes = 1 << 20;
+constexpr std::uint64_t kProbeBytes = kProbeHostBytes - 4096;
 constexpr std::uint64_t kSizes[] = {64, 4096, 65536, kProbeBytes, 8, kProbeBytes - 4096, 256, 32768};
 constexpr std::uint64_t kMark = 0x7464636f72650000;  // last word of each copy, plus the number of the copy
 
@@ -76,9 +76,11 @@ const char* name_of(CommitMode commit_mode) {
 
 }  // namespace
 
-CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::string& reason) noexcept {
+CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::string& reason,
+                        void* given) noexcept {
   try {
-    auto* const host = static_cast<std::uint64_t*>(device.allocate_host(4096 + kProbeBytes));
+    auto* const host =
+        static_cast<std::uint64_t*>(given != nullptr ? given : device.allocate_host(kProbeHostBytes));
     auto* const pattern = static_cast<std::uint64_t*>(device.allocate_host(kProbeBytes));
     const Bench bench{.device = device,
                       .stream = device.make_stream(),
@@ -91,7 +93,7 @@ CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::
       reason = "no memory for the probe: " + device.first_error();
       return CommitMode::kPoll;
     }
-    std::memset(host, 0, 4096 + kProbeBytes);
+    std::memset(host, 0, kProbeHostBytes);
     std::memset(pattern, 0, kProbeBytes);
     for (const CommitMode commit_mode : {CommitMode::kStreamWrite, CommitMode::kCommitKernel}) {
       if (commit_mode < first) continue;

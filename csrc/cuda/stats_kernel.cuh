@@ -104,6 +104,7 @@ TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
 /// Sets the current tile. Called by the first warp.
 TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
   const u32 position = item_of(launch, tile, shared.task.position);
+  __syncwarp();  // all lanes have read shared.task.position before the first lane writes it
   if (threadIdx.x != 0) return;
   const Item item = launch.items[position];
   const u64 local = tile - item.first_tile, tiles = tiles_of(item.elements);

@@ -73,6 +73,16 @@ device::Item item_of(const PlannedTensor& item, std::uint32_t layout) noexcept {
   return made;
 }
 
+/// The item `made` of a whole dense tensor, read in the order of addresses.
+device::Item flat_item(device::Item made, const PlannedTensor& item, std::int64_t lowest) noexcept {
+  const TensorView& view = item.request->tensor;
+  made.data =
+      static_cast<const std::byte*>(view.data) + lowest * static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  made.layout = device::kContiguous;
+  made.first_element = 0;
+  return made;
+}
+
 device::Item guard_item(const std::byte* from, std::byte* to) noexcept {
   device::Item made{};
   made.data = from;
@@ -82,6 +92,23 @@ device::Item guard_item(const std::byte* from, std::byte* to) noexcept {
   made.dtype = static_cast<std::uint8_t>(Dtype::kU8);
   made.packed_dtype = made.dtype;
   return made;
+}
+
+/// Access of the kernels to the elements of an item.
+struct Access {
+  bool strided = false;     // at least one kernel reads through a layout
+  bool flat = false;        // the statistics read the memory of the whole tensor in the order of addresses
+  std::int64_t lowest = 0;  // flat: distance in elements from the first element to the lowest address
+};
+
+Access access_of(const PlannedTensor& item) noexcept {
+  Access access;
+  const TensorView& view = item.request->tensor;
+  if (is_contiguous(view)) return access;
+  // Statistics do not depend on the order of the elements, but a range in C order is not a range of memory.
+  access.flat = is_reduced(item) && item.elements == element_count(view) && is_dense(view, access.lowest);
+  access.strided = is_packed(item) || !access.flat;
+  return access;
 }
 
 }  // namespace
@@ -94,7 +121,7 @@ TableSize measure_table(std::span<const PlannedTensor> items) noexcept {
   for (const PlannedTensor& item : items) {
     if (!is_packed(item) && !is_reduced(item)) continue;
     size.packs += is_packed(item) ? 1 : 0;
-    size.layouts += is_contiguous(item.request->tensor) ? 0 : 1;
+    size.layouts += access_of(item).strided ? 1 : 0;
     if (!is_reduced(item)) continue;
     ++size.stats;
     size.stats_tiles += device::tiles_of(item.elements);
@@ -118,15 +145,15 @@ Launches fill_table(std::span<const PlannedTensor> items, const TableSize& size,
   for (std::size_t i = 0; i < items.size(); ++i) {
     const PlannedTensor& item = items[i];
     if (!is_packed(item) && !is_reduced(item)) continue;
-    const bool contiguous = is_contiguous(item.request->tensor);
-    if (!contiguous) join_layout(item.request->tensor, *layout++);
-    device::Item made = item_of(item, contiguous ? device::kContiguous : layouts++);
+    const Access access = access_of(item);
+    if (access.strided) join_layout(item.request->tensor, *layout++);
+    device::Item made = item_of(item, access.strided ? layouts++ : device::kContiguous);
     made.packed = is_packed(item) ? place.payload + kGuardBytes + item.payload_offset : nullptr;
     made.stats = is_reduced(item)
                      ? at<TensorStats>(reinterpret_cast<std::byte*>(place.first_stats), i * sizeof(Entry))
                      : nullptr;
     if (is_packed(item)) packs.add(made);
-    if (is_reduced(item)) stats.add(made);
+    if (is_reduced(item)) stats.add(access.flat ? flat_item(made, item, access.lowest) : made);
   }
   if (size.packs > 0) packs.add(guard_item(guard, place.payload + kGuardBytes + place.payload_bytes));
   std::memset(place.host + places.guard, 0, places.upload_end - places.guard);

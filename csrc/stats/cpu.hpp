@@ -58,6 +58,11 @@ std::uint64_t element_count(const TensorView& view) noexcept;
 /// True if the view's elements are in C order without gaps (strides of extents 1 do not matter).
 bool is_contiguous(const TensorView& view) noexcept;
 
+/// Whether the view's elements fill a range of memory without gaps or overlap, in any order (a transposed or
+/// channels_last tensor). Then `first` is the distance in elements from the view's first element to the
+/// element with the lowest address. False for more than kMaxDims dimensions.
+bool is_dense(const TensorView& view, std::int64_t& first) noexcept;
+
 /// Statistics of a whole view of any strides, with at most kMaxDims dimensions (otherwise empty statistics).
 TensorStats reduce(const TensorView& view, int threads = 1) noexcept;
 

@@ -296,6 +296,11 @@ bool is_contiguous(const TensorView& view) noexcept {
   return fits(view) && StridedLayout{view}.contiguous();
 }
 
+bool is_dense(const TensorView& view, std::int64_t& first) noexcept {
+  first = 0;
+  return fits(view) && is_dense(StridedLayout{view}, first);
+}
+
 TensorStats reduce(const TensorView& view, int threads) noexcept {
   const std::uint64_t elements = element_count(view);
   if (is_contiguous(view)) {

@@ -34,7 +34,7 @@ def test_without_time_no_part_starts_and_all_are_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stdout.splitlines()[-1]
     assert last.startswith("FAILED: machine build ctest")
-    assert last.endswith("rates trainings")
+    assert last.endswith("memcheck racecheck trainings")
     assert (tmp_path / "out" / "log.txt").read_text() == ""
 
 

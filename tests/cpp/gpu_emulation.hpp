@@ -270,6 +270,7 @@ inline const struct {
 } gridDim{{[] { return emulation::grid.blocks; }}};
 
 inline void __syncthreads() { emulation::meet(emulation::grid.running->block->barrier); }
+inline void __syncwarp() { emulation::exchange(0); }
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 

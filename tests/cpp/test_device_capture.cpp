@@ -142,12 +142,46 @@ void strides() {
       const Tensor joined = strided(dtype, {4, 5, 6}, {60, 12, 2}, 300);
       const Tensor ones = strided(dtype, {1, 8, 1}, {5, 1, 3}, 8);
       for (const std::uint8_t flags : {kAll, std::uint8_t{kWantPayload}}) {
-        REQUIRE(agrees_with_the_cpu({transposed.request(flags, 1), expanded.request(flags, 2),
-                                     backwards.request(flags, 3), gaps.request(flags, 4),
-                                     joined.request(flags, 5), ones.request(flags, 6)}));
+        REQUIRE(
+            agrees_with_the_cpu({expanded.request(flags, 2), backwards.request(flags, 3),
+                                 gaps.request(flags, 4), joined.request(flags, 5), ones.request(flags, 6)}));
       }
+      REQUIRE(agrees_with_the_cpu({transposed.request(kWantPayload, 1), transposed.request(kWantStats, 2)}));
     });
   }
+  it("statistics of a dense permutation are, bit for bit, those of its memory read as one dimension", [&] {
+    for (const std::uint8_t flags : {std::uint8_t{kWantStats}, kAll}) {
+      Tensor permuted = strided(Dtype::kF32, {31, 17, 6}, {6, 186, 1}, 31 * 17 * 6);
+      Tensor backwards = strided(Dtype::kF32, {3162}, {-1}, 3162, 3161);
+      Tensor flat(Dtype::kF32, {3162});
+      permuted.bytes = backwards.bytes = flat.bytes;
+      Rig rig({}, config(kMiB, 64), small_memory(kMiB));
+      (void)rig.capture({permuted.request(flags, 1), backwards.request(flags, 2), flat.request(flags, 3)});
+      const DrainedBatches drained = rig.drain_all();
+      REQUIRE(drained.rows.size() == 3);
+      for (const IndexRow& row : drained.rows) {
+        REQUIRE(std::memcmp(&row.entry.stats, &drained.rows[2].entry.stats, sizeof(TensorStats)) == 0);
+      }
+      if (flags == kWantStats) continue;
+      REQUIRE(payload_bytes_of(*rig.consumer, drained.rows[0]) == values_of(permuted.view()));
+      REQUIRE(payload_bytes_of(*rig.consumer, drained.rows[1]) == values_of(backwards.view()));
+    }
+  });
+  it("statistics alone of a dense permutation need no layout, and tensors with gaps need one", [&] {
+    const Tensor permuted = strided(Dtype::kF32, {31, 17}, {1, 31}, 31 * 17);
+    const Tensor gaps = strided(Dtype::kF32, {31, 17}, {1, 40}, 40 * 17);
+    const auto layouts_of = [](const Tensor& tensor, std::uint8_t flags) {
+      const TensorRequest request = tensor.request(flags, 1);
+      PlannedTensor item{};
+      item.request = &request;
+      item.elements = element_count(request.tensor);
+      item.stats = (flags & kWantStats) != 0;
+      item.payload_bytes = (flags & kWantPayload) != 0 ? 1 : 0;
+      return measure_table({&item, 1}).layouts;
+    };
+    REQUIRE(layouts_of(permuted, kWantStats) == 0 && layouts_of(permuted, kAll) == 1);
+    REQUIRE(layouts_of(gaps, kWantStats) == 1 && layouts_of(gaps, kAll) == 1);
+  });
   it("layouts are joined where memory allows and extents of 1 are left out", [&] {
     const Tensor tensor = strided(Dtype::kF32, {4, 1, 5, 6}, {30, 7, 6, 1}, 200);
     device::ItemLayout layout{};

@@ -8,7 +8,9 @@ tensors in host memory, so that they can be run on machines without a GPU (`scri
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,27 @@ def make_hook(tmp_path: Path) -> Iterator[MakeHook]:
 @pytest.fixture(autouse=True)
 def _one_seed() -> None:
     torch.manual_seed(0)
+
+
+def set_sync_debug_mode(mode: str) -> None:
+    """Set the reaction of PyTorch when the host waits for the device: "default" (none) or "error".
+
+    PyTorch warns once that the mode is a prototype. Warnings are errors in tests, and this warning is raised
+    after the mode was changed.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*synchronization debug mode.*", UserWarning)
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Make PyTorch raise an exception wherever the host would wait for the device."""
+    try:
+        set_sync_debug_mode("error")
+        yield
+    finally:
+        set_sync_debug_mode("default")
 
 
 def same_bits(tensor: torch.Tensor, value: Array) -> bool:

@@ -75,7 +75,11 @@ def test_captures_on_another_thread_leave_a_graph_in_the_making_alone(tap: Tap) 
     assert same_bits(tensor, tap.value("t0", 9))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # ends the compilation otherwise
+@pytest.mark.filterwarnings("ignore:Not enough SMs:UserWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns about its own code
 def test_a_compiled_training_has_the_same_losses_and_its_weights_in_the_run(
     make_hook: MakeHook, mode: str
 ) -> None:

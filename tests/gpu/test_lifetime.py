@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 
-from tests.gpu.conftest import BOTH, STATISTICS, VALUES, MakeTap, Tap, same_bits
+from tests.gpu.conftest import BOTH, STATISTICS, VALUES, MakeTap, Tap, no_synchronisation, same_bits
 
 
 def busy(stream: torch.cuda.Stream | None = None, rounds: int = 30) -> None:
@@ -19,16 +17,6 @@ def busy(stream: torch.cuda.Stream | None = None, rounds: int = 30) -> None:
         square = torch.ones(4096, 4096, device="cuda")
         for _ in range(rounds):
             square = square @ square / 4096
-
-
-@contextmanager
-def no_synchronisation() -> Iterator[None]:
-    """Make PyTorch raise wherever the host would wait for the device."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("flags", [VALUES, STATISTICS, BOTH])

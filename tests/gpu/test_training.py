@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tests.gpu.conftest import MakeHook, report_of, ring_config, same_bits
+from tests.gpu.conftest import MakeHook, report_of, ring_config, same_bits, set_sync_debug_mode
 from tests.gpu.training import Net, losses_of
 
 EVERYTHING: dict[str, Any] = {"save_all": True}
@@ -69,13 +69,13 @@ def test_no_step_of_a_training_waits_for_the_device(make_hook: MakeHook) -> None
     """Values and statistics are captured; PyTorch raises at every wait that it detects."""
 
     def watch(step: int) -> None:
-        torch.cuda.set_sync_debug_mode("error" if 3 <= step < 30 else "default")
+        set_sync_debug_mode("error" if 3 <= step < 30 else "default")
 
     hook = make_hook(**EVERYTHING)
     try:
         losses_of(hook, remember=False, around=watch)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        set_sync_debug_mode("default")
     assert not hook.counters().drops
     hook.close()
     trial = td.create_trial(hook.out_dir)

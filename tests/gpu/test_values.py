@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -143,11 +144,15 @@ def test_the_same_tensor_has_the_same_statistics_bit_for_bit(tap: Tap, device: t
 
 
 class Interface:
-    """An object with only __cuda_array_interface__, version 2, which has no stream."""
+    """__cuda_array_interface__, version 2, which has no stream, and the device, as in CuPy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self.__cuda_array_interface__ = {**tensor.__cuda_array_interface__, "version": 2}
+        self.device = SimpleNamespace(id=tensor.device.index)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.tensor.__cuda_array_interface__, "version": 2}
 
 
 class Exported:
@@ -170,6 +175,21 @@ def test_any_object_of_the_protocols_is_taken(tap: Tap, wrap: Callable[[torch.Te
     assert tap.capture([wrap(tensor), wrap(tensor.t())]) == 0
     assert same_bits(tensor, tap.value("t0"))
     assert same_bits(tensor.t(), tap.value("t1"))
+
+
+def test_an_interface_without_a_device_is_not_read(tap: Tap) -> None:
+    wrapped = Interface(torch.zeros(10, device="cuda"))
+    del wrapped.device  # the interface itself does not contain the number of the device
+    assert tap.capture([wrapped]) == 1
+    assert tap.drops() == {"unsupported_device": 1}
+
+
+def test_an_interface_of_the_object_and_not_of_its_class_is_not_read(tap: Tap) -> None:
+    wrapped = SimpleNamespace(
+        __cuda_array_interface__=torch.zeros(10, device="cuda").__cuda_array_interface__
+    )
+    assert tap.capture([wrapped]) == 1
+    assert tap.drops() == {"unreadable": 1}
 
 
 def test_a_cupy_array_is_taken(tap: Tap) -> None:

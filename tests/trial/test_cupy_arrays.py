@@ -208,18 +208,3 @@ def test_the_real_cupy_without_a_gpu_gives_the_drivers_reason(run: RunWriter) ->
         pytest.skip("needs a machine without a GPU")
     with pytest.raises(ConfigError, match=r"cannot be put on device cuda:0: cudaError\w+"):
         tensor_with(run, np.ones(3)).value(0, device="cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "dtype", ["?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16", ml_dtypes.bfloat16]
-)
-def test_the_real_cupy_holds_the_bits_of_the_file(
-    run: RunWriter, monkeypatch: pytest.MonkeyPatch, dtype: Any
-) -> None:
-    if not devices():
-        pytest.skip("needs a CUDA device")
-    monkeypatch.setattr(cupy_arrays, "_PIECE_BYTES", 4096)  # several pieces
-    values = (np.random.default_rng(0).standard_normal(9999) * 50).astype(dtype)
-    array = tensor_with(run, values).value(0, device="cuda")
-    assert array.get().tobytes() == values.tobytes()
