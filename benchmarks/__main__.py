@@ -8,6 +8,7 @@ import sys
 NAMES = {
     "slowdown": "training slowdown by save interval: tdcore, its peers, and the limit",
     "read": "opening, querying and judging a run of 1,000,000 rows, compared with smdebug and pyarrow",
+    "scale": "questions to runs of 10^5 to 10^8 rows: CPU and memory, compared with DuckDB and Polars",
     "rules": "all rules over 1,000,000 rows, a poll of a long run, and the delay from save to finding",
     "flush": "from ring to disk: GB/s, CPU seconds per GB, idle cost, compared with plain writes and dd",
     "s3": "runs in a bucket: uploads compared with other clients, their effect on training, opening a run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +20,6 @@ from tdcore.modes import ModeKeys
 from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tdcore.trial import Trial
 
 __all__ = ["command"]
@@ -98,11 +97,10 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
     """Names, sorted. Tensors whose values are all absent are included."""
     if tensor is not None and trial.has_tensor(tensor):
         return [tensor]
-    recorded = trial.rows(tensor, columns=["name", "kind"])
+    recorded = trial.names_and_kinds(tensor)
     if tensor is None:
-        kinds = recorded.column("kind").cast("string")
-        recorded = recorded.filter([kind != TensorKind.REDUCTION.label for kind in kinds.to_pylist()])
-    names = sorted(recorded.column("name").unify_dictionaries().unique().to_pylist())
+        recorded = [each for each in recorded if each[1] != TensorKind.REDUCTION.label]
+    names = sorted({name for name, _ in recorded})
     hint = f". It may still appear: {trial.open_hint}" if trial.open_hint else ""
     if not names and tensor is not None:
         raise TensorUnavailable(
@@ -117,25 +115,24 @@ def _show_all(
 ) -> None:
     from rich.table import Table
 
-    rows = _by_name(trial.stats(names, steps=step, mode=mode, merged=True))
+    rows = trial.overviews(names, stat, steps=step, mode=mode)
     found: list[dict[str, Any]] = []
     for name in names:
-        mine = rows.get(name, [])
-        if not mine:
+        mine = rows.get(name)
+        if mine is None:
             continue
-        found.append(
-            {
-                "tensor": name,
-                "kind": mine[-1]["kind"],
-                "status": mine[-1]["status"],
-                "reason": mine[-1]["reason"],
-                "last": _numbers(mine[-1]),
-                "history": [_numbers(row)[stat] for row in mine],
-                "steps": [row["step"] for row in mine],
-                "modes": [row["mode"] for row in mine],
-                "mode_steps": [row["mode_step"] for row in mine],
-            }
-        )
+        entry = {
+            "tensor": name,
+            "kind": mine.last["kind"],
+            "status": mine.last["status"],
+            "reason": mine.last["reason"],
+            "last": _numbers(mine.last),
+            "history": mine.values() if json_output else mine,
+            "steps": mine.steps.tolist() if json_output else mine.steps[-1:].tolist(),
+            "modes": mine.modes if json_output else mine.modes[-1:],
+            "mode_steps": mine.mode_steps.tolist() if json_output else mine.mode_steps[-1:].tolist(),
+        }
+        found.append(entry)
     if json_output:
         gaps = [asdict(gap) for gap in trial.gaps]
         print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": found})
@@ -197,7 +194,7 @@ def _row(entry: dict[str, Any], layout: _Layout) -> list[str]:
         *(before[each] for each in layout.before),
         *cells,
         bad,
-        sparkline(entry["history"], layout.history),
+        sparkline(entry["history"].means(layout.history), layout.history),
     ]
 
 
@@ -288,19 +285,7 @@ def _show_one(
             out.print(f"{label:>16} {count:>12,} {line}")
 
 
-def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    columns = [
-        "name", "kind", "step", "mode", "mode_step", "status", "reason", "count", "nan_count",
-        "pos_inf_count", "neg_inf_count",
-        "zero_count", "min", "max", "mean", "std", "l1", "l2", "abs_max",
-    ]  # fmt: skip
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in table.select(columns).to_pylist():
-        found.setdefault(row["name"], []).append(row)
-    return found
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     """The statistics of one row by the names of STATS; None for missing statistics."""
     if any(row[name] is None for name in _NEEDED):
         return dict.fromkeys((*STATS, "inf_count", "zero_count", "count"))

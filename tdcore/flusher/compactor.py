@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.merge import MergeResult, final_groups, merge_files, next_group, small_files
+from tdcore.flusher.merge import MergeResult, final_groups, large_groups, merge_files, next_group, small_files
 from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError, SinkKeyError, delete_all
@@ -86,7 +86,17 @@ class Compactor:
             )
             if self._clock() - began < limit.total_seconds():
                 self._merge(group)()
+        self._finish_large(began + self._options.final_merge.total_seconds())
         self._delete([key for _, key in self._to_delete])()
+
+    def _finish_large(self, deadline: float) -> None:
+        """Merge the index files to a few large ones, as far as the time is sufficient."""
+        while True:
+            left = deadline - self._clock()
+            groups = large_groups(self._candidates(), self._options, left) if left > 0 else []
+            if not groups:
+                return
+            self._merge(groups[0], segments=False)()
 
     def forget(self) -> None:
         """Forget the files to delete, after the run's folder was removed."""
@@ -156,9 +166,9 @@ class Compactor:
 
         return completed
 
-    def _merge(self, group: Sequence[IndexEntry]) -> Completion:
+    def _merge(self, group: Sequence[IndexEntry], *, segments: bool = True) -> Completion:
         try:
-            merge = merge_files(self._sink, group, self._options)
+            merge = merge_files(self._sink, group, self._options, segments=segments)
         except SinkError as error:
             if not isinstance(error, SinkKeyError):
                 raise

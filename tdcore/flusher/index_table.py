@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tdcore import _core
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
+from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder
 from tdcore.format.layout import INDEX_SCHEMA, LOG2_MIN, STATUSES, TensorKind
 from tdcore.format.shard import ShardPosition
 from tdcore.modes import ModeKeys
@@ -204,9 +205,14 @@ def build_table(
 
 
 class IndexWriter:
-    """Writer of one index file in memory: call write() for each table, then finish()."""
+    """Writer of one index file in memory: call write() for each table, then finish().
 
-    def __init__(self, summary: IndexSummary) -> None:
+    catalogue: whether the file gets a catalogue, so that readers need not read its columns to list its steps
+    and names.
+    """
+
+    def __init__(self, summary: IndexSummary, *, catalogue: bool = False) -> None:
+        self._catalogue = CatalogueBuilder() if catalogue else None
         self._stream = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(
             self._stream,
@@ -222,9 +228,13 @@ class IndexWriter:
     def write(self, table: pa.Table) -> None:
         """Append a table as one row group, or as several if it is large."""
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        if self._catalogue is not None:
+            self._catalogue.add(table)
 
     def finish(self) -> pa.Buffer:
         """Return the bytes of the file."""
+        if self._catalogue is not None and hasattr(self._writer, "add_key_value_metadata"):  # pyarrow 16
+            self._writer.add_key_value_metadata({CATALOGUE_KEY: self._catalogue.finish().encode()})
         self._writer.close()
         return self._stream.getvalue()
 

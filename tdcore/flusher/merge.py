@@ -32,12 +32,15 @@ __all__ = [
     "MergedSegment",
     "final_groups",
     "join_segments",
+    "large_groups",
     "merge_files",
     "next_group",
     "small_files",
 ]
 
 _MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors readers
+_MERGED_PER_SECOND = 8 << 20  # bytes of index files that a merge reads and writes in a second
+_MAX_ROWS = 1 << 23  # of an index file; readers refuse files with twice as many rows
 _DATA_START = 4096
 _ALIGN = 64
 
@@ -103,8 +106,34 @@ def final_groups(entries: Sequence[IndexEntry], options: FlusherOptions) -> list
     return groups
 
 
-def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> MergeResult:
+def large_groups(
+    entries: Sequence[IndexEntry], options: FlusherOptions, seconds: float
+) -> list[list[IndexEntry]]:
+    """Groups to be merged to large index files after all small files are merged, without their segments.
+
+    seconds: Time for a merge; groups that would take longer are left out.
+    """
+    limit = min(options.large_index_bytes, int(min(seconds, 1e6) * _MERGED_PER_SECOND))
+    groups: list[list[IndexEntry]] = []
+    group: list[IndexEntry] = []
+    for entry in entries:
+        rows = sum(each.summary.rows for each in (*group, entry) if each.summary is not None)
+        size = sum(each.size for each in (*group, entry))
+        joins = not group or group[-1].range.last + 1 == entry.range.first
+        if entry.summary is None or not joins or size > limit or rows > _MAX_ROWS:
+            groups.append(group)
+            group = []
+        if entry.summary is not None and entry.size <= limit:
+            group.append(entry)
+    return [each for each in (*groups, group) if len(each) >= 2]
+
+
+def merge_files(
+    sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions, *, segments: bool = True
+) -> MergeResult:
     """Merge neighbouring files into one index file, without deleting files.
+
+    segments: whether small segments are joined too.
 
     Raises SinkError, or ValueError for damaged files.
     """
@@ -115,18 +144,19 @@ def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions
     place = FileRange(first.worker, first.attempt, first.first, last.last)
     total = IndexSummary.total(summaries)
     small = sorted(name for name, size in total.segments.items() if size < options.small_segment_bytes)
+    small = small if segments else []
     moves: dict[str, tuple[str, int]] = {}
-    segments = dict(total.segments)
+    sizes = dict(total.segments)
     announce(sink, [segment_key(place.worker, each) for each in small] if len(small) >= 2 else [])
     announce(sink, [entry.range.index_key for entry in group])
     if len(small) >= 2:
         name = segment_name(place.attempt, place.first, place.last)
         merged = join_segments([sink.get(segment_key(place.worker, each)) for each in small])
         moves = {each: (name, move) for each, move in zip(small, merged.moves, strict=True)}
-        segments = {each: size for each, size in segments.items() if each not in moves} | {name: merged.size}
+        sizes = {each: size for each, size in sizes.items() if each not in moves} | {name: merged.size}
         put_straight(sink, segment_key(place.worker, name), merged.parts)
         del merged
-    summary = replace(total, segments=segments, level=total.level + 1)
+    summary = replace(total, segments=sizes, level=total.level + 1)
     data = _join_index_files(sink, group, summary, moves)
     put_straight(sink, place.index_key, [memoryview(data)])
     unneeded = [entry.range.index_key for entry in group] + [
@@ -218,7 +248,7 @@ def _join_index_files(
     sink: Sink, group: Sequence[IndexEntry], summary: IndexSummary, moves: dict[str, tuple[str, int]]
 ) -> pa.Buffer:
     """Rows of all files in order, with one file in memory at a time."""
-    writer = IndexWriter(summary)
+    writer = IndexWriter(summary, catalogue=True)
     waiting: list[pa.Table] = []
     rows = written = 0
     for entry in group:

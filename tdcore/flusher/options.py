@@ -29,6 +29,7 @@ class FlusherOptions:
         merge_fan_in: Number of small index files that are merged into one.
         small_index_bytes, small_segment_bytes: Maximum sizes of small files.
         merged_segment_bytes: Maximum size of a merged segment.
+        large_index_bytes: Approximate maximum size of the index files that remain when a run has ended.
         grace: Time for which merged files are kept before they are deleted.
         spill_after: Time for which an upload to a bucket is tried before objects are stored in the spool.
         spill_fill: Share of the ring above which objects are stored in the spool immediately.
@@ -56,6 +57,7 @@ class FlusherOptions:
     small_index_bytes: int = 2 * _MIB
     small_segment_bytes: int = 4 * _MIB
     merged_segment_bytes: int = 64 * _MIB
+    large_index_bytes: int = 128 * _MIB
     grace: timedelta = timedelta(seconds=3)
     spill_after: timedelta = timedelta(seconds=5)
     spill_fill: float = 0.5

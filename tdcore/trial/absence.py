@@ -47,7 +47,7 @@ def why_no_value(
     history = TensorHistory(reader, name)
     if worker is not None:
         history.check_worker(worker)
-    if len(_of_worker(reader, reader.view.at_step(history.rows(), step, mode.name), worker)) == 0:
+    if len(_of_worker(reader, history.rows_at(step, mode), worker)) == 0:
         return why_absent(notes, name) or _not_saved(history, step, mode, worker)
     rows = history.capture(step, mode, worker, None)
     try:

@@ -7,6 +7,7 @@ several times, the capture is the last complete one. Vectorised pure functions; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,15 @@ import numpy.typing as npt
 
 from tdcore.trial.index import Index, Rows
 
-__all__ = ["Captures", "resolve"]
+__all__ = ["CAPTURE_COLUMNS", "Captures", "joined_key", "ordered_key", "resolve"]
 
+CAPTURE_COLUMNS = (
+    "name",
+    "call",
+    "parts",
+    "ticket",
+    "seq",
+)  # columns that resolve() reads, if not in stretches
 _KEY = ("name", "worker", "attempt", "mode", "step", "call")
 _MAX_KEY = 1 << 62
 
@@ -43,6 +51,15 @@ class Captures:
         """The row of each capture's first part."""
         return self.rows[self.starts]
 
+    def taken(self, order: Rows) -> Captures:
+        """These captures, in this order."""
+        sizes = np.diff(np.append(self.starts, len(self.rows)))[order]
+        return Captures(
+            rows=_spans(self.rows, self.starts[order], sizes),
+            starts=np.cumsum(sizes) - sizes,
+            complete=self.complete[order],
+        )
+
     def parts(self, at: int) -> Rows:
         """The rows of one capture, in order of parts."""
         end = self.starts[at + 1] if at + 1 < len(self.starts) else len(self.rows)
@@ -54,7 +71,7 @@ def resolve(index: Index, rows: Rows) -> Captures:
     if len(rows) == 0:
         empty = np.empty(0, dtype=np.int64)
         return Captures(rows=empty, starts=empty, complete=np.empty(0, dtype=np.bool_))
-    key = _keys(index, rows)
+    key = ordered_key(index, rows, _KEY)
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     repeated = np.zeros(len(rows), dtype=np.bool_)
@@ -111,13 +128,7 @@ def _in_order(index: Index, captures: Captures) -> Captures:
     keys = [index.column(name)[first] for name in ("step", "worker", "attempt", "ticket", "seq")]
     if _sorted(keys):
         return captures
-    order = np.lexsort(keys[::-1])
-    sizes = np.diff(np.append(captures.starts, len(captures.rows)))[order]
-    return Captures(
-        rows=_spans(captures.rows, captures.starts[order], sizes),
-        starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)[:-1]]),
-        complete=captures.complete[order],
-    )
+    return captures.taken(np.lexsort(keys[::-1]))
 
 
 def _spans(rows: Rows, starts: Rows, sizes: Rows) -> Rows:
@@ -137,12 +148,17 @@ def _sorted(keys: list[npt.NDArray[Any]]) -> bool:
     return True
 
 
-def _keys(index: Index, rows: Rows) -> npt.NDArray[np.int64]:
-    """One number per row, equal exactly for rows of the same name, worker, attempt, mode, step and call."""
-    key = np.zeros(len(rows), dtype=np.int64)
+def ordered_key(index: Index, rows: Rows, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """One number per row, ordered like the tuples of these narrow columns; equal only for equal tuples."""
+    return joined_key([index.column(name)[rows] for name in names])
+
+
+def joined_key(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """One number per row, ordered like the tuples of the columns, and equal only for equal tuples."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
     size = 1
-    for name in _KEY:
-        values = index.column(name)[rows].astype(np.int64)
+    for column in columns:
+        values = column.astype(np.int64)
         low, high = int(values.min()), int(values.max())
         if (high - low + 1) > _MAX_KEY // size:
             _, values = np.unique(values, return_inverse=True)
@@ -150,6 +166,7 @@ def _keys(index: Index, rows: Rows) -> npt.NDArray[np.int64]:
         if (high - low + 1) > _MAX_KEY // size:
             _, key = np.unique(key, return_inverse=True)
             size = int(key.max()) + 1
-        key = key * (high - low + 1) + (values - low)
-        size *= high - low + 1
+        if high > low:
+            key = key * (high - low + 1) + (values - low)
+            size *= high - low + 1
     return key

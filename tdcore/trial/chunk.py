@@ -1,17 +1,22 @@
 """Chunk: adjacent rows of the index in one file, whose columns are read when they are needed.
 
 Large files are split into chunks of several row groups, so a query for a few steps decodes only a few row
-groups, and a query for all steps decodes several at the same time. Threads: chunks belong to one reader. The
-reader uses several threads, each with its own chunks.
+groups, and a query for all steps decodes several at the same time. The columns of a small file stay in memory
+after they were read. Those of a large file (LazyChunk) do not, except for a cache of limited size, so a query
+needs memory for its result and for one chunk. Threads: chunks belong to one reader. The reader uses several
+threads, each with its own chunks.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import count, pairwise
+from threading import Lock
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +24,11 @@ import pyarrow as pa
 
 from tdcore.format import layout
 
-__all__ = ["Chunk", "gather", "load", "whole_column"]
+__all__ = ["Chunk", "ColumnCache", "LazyChunk", "gather", "gather_codes", "load", "whole_column"]
 
-Rows = npt.NDArray[np.int64]
-Columns = dict[str, pa.ChunkedArray]
+Rows: TypeAlias = npt.NDArray[np.int64]
+Columns: TypeAlias = dict[str, pa.ChunkedArray]
+Codes: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MANY_ROWS = 20_000  # larger queries are decoded by several threads
 
@@ -87,6 +93,109 @@ class Chunk:
         return Chunk(rows, None, wide, columns=columns, level=chunks[0].level + 1)
 
 
+class ColumnCache:
+    """Columns of large files that were read last. limit: maximum number of bytes. Threads: any."""
+
+    def __init__(self, limit: int = 48 << 20) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._found: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._lock = Lock()
+        self._numbers = count()
+
+    def next_number(self) -> int:
+        """A number for a new chunk."""
+        return next(self._numbers)
+
+    def get(self, chunk: int, name: str) -> Any:
+        """The column of a chunk; None if it is not in the cache."""
+        with self._lock:
+            found = self._found.get((chunk, name))
+            if found is not None:
+                self._found.move_to_end((chunk, name))
+            return found
+
+    def put(self, chunk: int, name: str, column: Any) -> None:
+        """Add a column, and remove the columns that were used the longest time ago."""
+        with self._lock:
+            if (chunk, name) in self._found:
+                return
+            self._found[chunk, name] = column
+            self._bytes += column.nbytes
+            while self._bytes > self._limit and len(self._found) > 1:
+                self._bytes -= self._found.popitem(last=False)[1].nbytes
+
+
+class LazyChunk(Chunk):
+    """Adjacent rows of one large index file. None of its columns stays in memory.
+
+    Args:
+        rows: Number of rows.
+        load: Reads columns of the index for exactly these rows, in order, each without chunks.
+        convert: Checks narrow columns and converts them to arrays, see index_file.NARROW.
+        wide: Names of the columns that are not converted.
+        number: A number that no other chunk of the index has.
+        cache: The cache of all chunks of the index.
+    """
+
+    __slots__ = ("_cache", "_convert", "_number", "_replaced")
+
+    def __init__(
+        self,
+        rows: int,
+        load: Callable[[Sequence[str]], pa.Table],
+        convert: Callable[[pa.Table], Codes],
+        wide: Sequence[str],
+        *,
+        number: int,
+        cache: ColumnCache,
+    ) -> None:
+        super().__init__(rows, load, wide, level=-1)
+        self._convert = convert
+        self._number = number
+        self._cache = cache
+        self._replaced: Codes = {}
+
+    def lacks(self, names: Sequence[str]) -> bool:
+        """Always False: columns are not read in advance."""
+        return False
+
+    def wide(self, names: Sequence[str]) -> Columns:
+        """Columns by name. Raises RunCorrupt."""
+        return self.read((), names)[1]
+
+    def codes(self, names: Sequence[str]) -> Codes:
+        """Narrow columns by name. Raises RunCorrupt."""
+        return self.read(names, ())[0]
+
+    def read(self, narrow: Sequence[str], wide: Sequence[str]) -> tuple[Codes, Columns]:
+        """Narrow columns as arrays and other columns as they are, from one pass over the file.
+
+        Raises RunCorrupt.
+        """
+        found: dict[str, Any] = {name: self._replaced.get(name) for name in narrow}
+        for name in (*narrow, *wide):
+            if found.get(name) is None:
+                found[name] = self._cache.get(self._number, name)
+        lacking = [name for name, column in found.items() if column is None]
+        if lacking:
+            assert self._load is not None
+            table = self._load(lacking)  # it may have further columns, which are needed for checks
+            codes = self._convert(table.select([n for n in table.column_names if n not in self._wide]))
+            for name in table.column_names:
+                column = codes[name] if name in codes else table.column(name)
+                if found.get(name, column) is None:
+                    found[name] = column
+                self._cache.put(self._number, name, column)
+        return {name: found[name] for name in narrow}, {name: found[name] for name in wide}
+
+    def replace(self, name: str, rows: Rows, values: npt.NDArray[Any]) -> None:
+        """Set values of a narrow column. They stay in memory."""
+        column = self._replaced[name] if name in self._replaced else self.codes([name])[name].copy()
+        column[rows] = values
+        self._replaced[name] = column
+
+
 def whole_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The same column without chunks, with one dictionary."""
     if column.num_chunks == 1:
@@ -137,25 +246,91 @@ def gather(
         }
     order: Rows | None = None
     if rows is None:
-        used: list[tuple[Chunk, pa.Array | None]] = [(chunk, None) for chunk in chunks]
+        used: list[tuple[Chunk, Rows | None]] = [(chunk, None) for chunk in chunks]
     else:
-        first_rows = np.array(starts, dtype=np.int64)
-        home = np.searchsorted(first_rows, rows, side="right") - 1
-        if np.any(home[1:] < home[:-1]):
-            order = np.argsort(home, kind="stable")
-            rows, home = rows[order], home[order]
-        used = [
-            (chunks[at], _local(mine - first_rows[at], chunks[at].rows)) for at, mine in _by_chunk(rows, home)
-        ]
+        rows, order = _by_home(starts, rows)
+        used = _used(chunks, starts, rows)
     load([chunk for chunk, _ in used], names)
     pieces: dict[str, list[pa.Array]] = {name: [] for name in names}
-    for chunk, local in used:
-        for name, column in chunk.wide(names).items():
-            pieces[name].append(column.chunk(0) if local is None else column.chunk(0).take(local))
-    found: Columns = {}
+    for taken in _each(lambda chunk, local: _taken(chunk.wide(names), local), used):
+        for name, column in taken.items():
+            pieces[name].append(column)
+    return _as_columns(pieces, order)
+
+
+def gather_codes(
+    chunks: Sequence[Chunk], starts: Sequence[int], narrow: Sequence[str], wide: Sequence[str], rows: Rows
+) -> tuple[Codes, Columns]:
+    """Narrow and wide columns of rows in lazy chunks, from one pass over the files, in this order."""
+    if not len(rows):
+        return {name: np.empty(0, dtype=np.int64) for name in narrow}, _as_columns(
+            {n: [] for n in wide}, None
+        )
+    rows, order = _by_home(starts, rows)
+
+    def taken(chunk: Chunk, local: Rows | None) -> tuple[Codes, dict[str, pa.Array]]:
+        assert isinstance(chunk, LazyChunk)
+        codes, columns = chunk.read(narrow, wide)
+        if local is not None:
+            codes = {name: column[local] for name, column in codes.items()}
+        return codes, _taken(columns, local)
+
+    codes: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in narrow}
+    pieces: dict[str, list[pa.Array]] = {name: [] for name in wide}
+    for some, columns in _each(taken, _used(chunks, starts, rows)):
+        for name, part in some.items():
+            codes[name].append(part)
+        for name, column in columns.items():
+            pieces[name].append(column)
+    joined = {name: np.concatenate(parts) for name, parts in codes.items()}
+    if order is not None:
+        back = np.argsort(order, kind="stable")
+        joined = {name: column[back] for name, column in joined.items()}
+    return joined, _as_columns(pieces, order)
+
+
+def _taken(columns: Mapping[str, pa.ChunkedArray], local: Rows | None) -> dict[str, pa.Array]:
+    if local is None:
+        return {name: column.chunk(0) for name, column in columns.items()}
+    at = pa.array(local)
+    return {name: column.chunk(0).take(at) for name, column in columns.items()}
+
+
+def _each(function: Callable[[Chunk, Rows | None], Any], used: Sequence[tuple[Chunk, Rows | None]]) -> Any:
+    """The result of a function for each chunk, in order; several lazy chunks at a time."""
+    workers = min(len(used), len(os.sched_getaffinity(0)), 8)
+    if workers < 2 or not any(isinstance(chunk, LazyChunk) for chunk, _ in used):
+        return (function(*each) for each in used)
+    with ThreadPoolExecutor(workers, thread_name_prefix="tdcore-read") as pool:
+        return list(pool.map(lambda each: function(*each), used))
+
+
+def _by_home(starts: Sequence[int], rows: Rows) -> tuple[Rows, Rows | None]:
+    """Rows sorted by chunk, and their order; None if they were sorted."""
+    home = np.searchsorted(np.array(starts, dtype=np.int64), rows, side="right") - 1
+    if not np.any(home[1:] < home[:-1]):
+        return rows, None
+    order = np.argsort(home, kind="stable")
+    return rows[order], order
+
+
+def _used(chunks: Sequence[Chunk], starts: Sequence[int], rows: Rows) -> list[tuple[Chunk, Rows | None]]:
+    """Each chunk with some of the rows, which are sorted by chunk; and its rows, None for all, in order."""
+    first_rows = np.array(starts, dtype=np.int64)
+    home = np.searchsorted(first_rows, rows, side="right") - 1
+    return [
+        (chunks[at], _local(mine - first_rows[at], chunks[at].rows)) for at, mine in _by_chunk(rows, home)
+    ]
+
+
+def _as_columns(pieces: Mapping[str, list[pa.Array]], order: Rows | None) -> Columns:
+    """Columns from their pieces. order: the order in which the rows were read."""
+    schema = layout.index_schema()
     back = None if order is None else pa.array(np.argsort(order, kind="stable"))
-    for name, kind in kinds.items():
-        column = pa.chunked_array(pieces[name], kind)
+    found: Columns = {}
+    for name, arrays in pieces.items():
+        kind = schema.field(name).type
+        column = pa.chunked_array(arrays, kind)
         if pa.types.is_dictionary(kind) and column.num_chunks > 1:
             column = column.unify_dictionaries()
         found[name] = column if back is None else whole_column(column).take(back)
@@ -164,13 +339,15 @@ def gather(
 
 def _by_chunk(rows: Rows, home: Rows) -> Iterator[tuple[int, Rows]]:
     """(chunk, its rows) for each chunk with rows. home: the chunk of each row, ascending."""
+    if not len(rows):
+        return
     cuts = [0, *(np.flatnonzero(home[1:] != home[:-1]) + 1).tolist(), len(rows)]
     for begin, end in pairwise(cuts):
         yield int(home[begin]), rows[begin:end]
 
 
-def _local(rows: Rows, size: int) -> pa.Array | None:
-    """Rows of one chunk for take(); None if they are all of its `size` rows, in order."""
+def _local(rows: Rows, size: int) -> Rows | None:
+    """Rows of one chunk; None if they are all of its `size` rows, in order."""
     if len(rows) == size and bool(np.array_equal(rows, np.arange(size))):
         return None
-    return pa.array(rows)
+    return rows

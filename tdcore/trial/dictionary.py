@@ -1,11 +1,12 @@
 """TextDictionary: dictionary encoding of one text column over the whole index.
 
-Threads: an object belongs to one reader.
+Threads: an object belongs to one reader, whose threads may call codes() at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,14 @@ __all__ = ["TextDictionaries", "TextDictionary"]
 class TextDictionary:
     """Distinct texts in the order of their first occurrence. The code of a text is its position."""
 
-    __slots__ = ("_array", "_code", "texts")
+    __slots__ = ("_array", "_code", "_last", "_lock", "texts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._code: dict[str, int] = {}
         self._array: pa.Array | None = None
+        self._lock = Lock()
+        self._last: tuple[pa.Array, str, npt.NDArray[np.int64]] | None = None  # the last call of codes_of()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -39,12 +42,37 @@ class TextDictionary:
                 found[at] = -1
                 continue
             code = self._code.get(text)
+            found[at] = self._added(text) if code is None else code
+        return found
+
+    def codes_of(
+        self, texts: pa.Array, place: str, check: Callable[[list[str | None]], None]
+    ) -> npt.NDArray[np.int64]:
+        """Codes of the dictionary of an Arrow column. The row groups of a file often have equal dictionaries.
+
+        Args:
+            texts: The dictionary.
+            place: The file of the column.
+            check: Checks the texts; called unless the last call had equal texts of the same file.
+        """
+        last = self._last
+        if last is not None and last[1] == place and last[0].equals(texts):
+            return last[2]
+        words = texts.to_pylist()
+        check(words)
+        codes = self.codes(words)
+        self._last = (texts, place, codes)
+        return codes
+
+    def _added(self, text: str) -> int:
+        """The code of a text, which is added unless another thread has added it."""
+        with self._lock:
+            code = self._code.get(text)
             if code is None:
                 code = len(self.texts)
-                self._code[text] = code
                 self.texts.append(text)
-            found[at] = code
-        return found
+                self._code[text] = code
+            return code
 
     def to_arrow(self, codes: npt.NDArray[np.integer]) -> pa.DictionaryArray:
         """Codes as an Arrow column of texts; -1 becomes null."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from tdcore.format.layout import EPOCH_SCALAR, TensorKind
 
 if TYPE_CHECKING:
@@ -72,8 +70,8 @@ class Epochs:
         kind = index.dictionaries["kind"].code(TensorKind.SCALAR.label)
         if name < 0 or kind < 0:
             return
-        chosen = (index.column("name")[first:] == name) & (index.column("kind")[first:] == kind)
-        rows = np.flatnonzero(chosen) + first
+        tests = {"name": index.among("name", [name]), "kind": index.among("kind", [kind])}
+        rows = index.find(tests, first=first)
         for row, epoch in zip(rows.tolist(), index.wide("mean", rows).to_pylist(), strict=True):
             if epoch is not None and epoch >= 0 and float(epoch).is_integer():
                 home = (int(index.column("attempt")[row]), index.text("worker", row) or "")

@@ -249,7 +249,7 @@ class GlobalTensor:
 def _worker_shards(history: TensorHistory, step: int, mode: ModeKeys, call: int | None) -> list[WorkerShard]:
     """The captures of all workers at a step (the last one with this number), sorted by rank."""
     index = history.reader.index
-    rows = history.reader.view.at_step(history.rows(), step, mode.name)
+    rows = history.rows_at(step, mode)
     if len(rows) == 0:
         raise history.nothing(step, mode, None)
     rows = rows[index.column("step")[rows] == index.column("step")[rows].max()]

@@ -11,10 +11,9 @@ times. Tickets that are still missing are reported in `holes`, and are read if t
 was deleted by a merge between listing and opening, Index also lists again. listing.py keeps the number of
 requests small if the run is remote.
 
-Index takes no locks and writes no files. Threads: one reader, one thread. Rows are numbered from 0 in the
-order in which they were read. The narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
-other columns are read when they are needed. The column `step` has common steps (common_steps.py): if workers
-of one run number their steps differently, the numbers are translated to those of the first worker by rank.
+Index takes no locks and writes no files. Threads: one reader, one thread. row_store.py describes where the
+columns are. The column `step` has common steps (common_steps.py): if workers of one run number their steps
+differently, the numbers are translated to those of the first worker by rank.
 """
 
 from __future__ import annotations
@@ -23,34 +22,28 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.format import layout
 from tdcore.sinks.base import announce
-from tdcore.trial.chunk import Chunk, gather
-from tdcore.trial.columns import GrowingColumn
-from tdcore.trial.common_steps import CommonSteps
-from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.gaps import FileGaps, file_gaps
-from tdcore.trial.index_file import NARROW, WORDS, check_run, open_chunks
+from tdcore.trial.index_file import FileRows, open_rows
 from tdcore.trial.intervals import Intervals
 from tdcore.trial.listing import Home, IndexListing
+from tdcore.trial.parquet_file import check_run
+from tdcore.trial.row_store import Rows, RowStore
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Hole", "Index", "Rows"]
-
-Rows = npt.NDArray[np.int64]
+__all__ = ["Arrival", "Hole", "Index", "Rows"]
 
 _RELISTS = 5
 _RELIST_PAUSE_SECONDS = 0.02
-_JOIN_CHUNKS = 64  # number of small chunks that are joined into one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +56,17 @@ class Hole:
     last: int
 
 
-class Index:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """Rows of one file that were read: highest own global step, and latest time."""
+
+    worker: str
+    attempt: int
+    last_step: int
+    last_time_ns: int
+
+
+class Index(RowStore):
     """The rows of a run. The docstring of the module has the guarantees.
 
     Args:
@@ -75,15 +78,12 @@ class Index:
     def __init__(
         self, sink: Sink, root: Path | None = None, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        self.dictionaries = TextDictionaries()
+        super().__init__()
         self.file_gaps = FileGaps()
+        self.arrivals: list[Arrival] = []  # of the files with rows, in the order in which they were read
         self._sink = sink
         self._root = root
         self._wait = wait
-        self._columns = {name: GrowingColumn(kind) for name, kind in NARROW.items()}
-        self.common = CommonSteps(self._columns, self.dictionaries)
-        self._chunks: list[Chunk] = []
-        self._starts: list[int] = []  # first row of each chunk
         self._read: dict[tuple[str, int], Intervals] = {}
         self._skipped: dict[tuple[str, int], Intervals] = {}  # tickets that count as read without their rows
         self._listing = IndexListing(sink, near=root is not None)
@@ -91,11 +91,7 @@ class Index:
         self._known_holes: list[Hole] = []
         self._whole: dict[Home, int] = {}  # the highest complete step
         self._placed: set[layout.FileRange] = set()  # files whose payload places are in the rows
-        self._rows = 0
         self._polled = 0
-
-    def __len__(self) -> int:
-        return self._rows
 
     @property
     def holes(self) -> list[Hole]:
@@ -163,7 +159,7 @@ class Index:
             if not last_try:
                 self._wait(_RELIST_PAUSE_SECONDS)
         self._known_holes = self.holes
-        self._join_small()
+        self.join_small()
         return self._rows - before
 
     def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
@@ -173,44 +169,11 @@ class Index:
         """
         self._listing.expect(homes, ended)
 
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """A narrow column over all rows, as a view that is valid until the next `advance`.
-
-        Texts are codes of `dictionaries[name]`; steps are common steps.
-        """
-        return self.common.array if name == "step" else self._columns[name].array
-
-    @property
-    def own_steps(self) -> npt.NDArray[np.int64]:
-        """The global step of each row in its worker's own numbers. A view like `column`."""
-        return self._columns["step"].array
-
-    def texts(self, name: str) -> list[str]:
-        """The distinct texts of a narrow column; a code is a position in this list."""
-        return self.dictionaries[name].texts
-
-    def text(self, name: str, row: int) -> str | None:
-        """The text of a narrow column at one row."""
-        code = int(self._columns[name].array[row])
-        return None if code < 0 else self.dictionaries[name].texts[code]
-
-    def wide(self, name: str, rows: Rows) -> pa.ChunkedArray:
-        """A column that is not narrow, at these rows, in this order."""
-        return self._wide([name], rows)[name]
-
-    def table(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows as a table, in this order. columns: names; None: all columns of the index."""
-        schema = layout.index_schema()
-        names = list(schema.names if columns is None else columns)
-        wide = self._wide([name for name in names if name not in NARROW], rows)
-        arrays = [wide[name] if name in wide else self._narrow_arrow(name, rows) for name in names]
-        return pa.table(arrays, schema=pa.schema([schema.field(name) for name in names]))
-
     # Reading files. -------------------------------------------------------------------------------
 
     def _read_new(self, files: Sequence[layout.FileRange], last_try: bool) -> bool:
         """Read new rows of the files. Return False if the files must be listed again."""
-        found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]] = []
+        found: list[tuple[layout.FileRange, FileRows]] = []
         try:
             return self._read_files(files, last_try, found)
         finally:
@@ -220,7 +183,7 @@ class Index:
         self,
         files: Sequence[layout.FileRange],
         last_try: bool,
-        found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]],
+        found: list[tuple[layout.FileRange, FileRows]],
     ) -> bool:
         complete, chosen = self._choose(files, last_try)
         announce(self._sink, [file.index_key for file, _ in chosen])
@@ -230,17 +193,15 @@ class Index:
             if home in stopped:
                 continue
             try:
-                chunks, arrays, metadata = open_chunks(
-                    self._sink, self._root, file, wanted, self.dictionaries
-                )
+                rows = open_rows(self._sink, self._root, file, wanted, self.dictionaries, self.cache)
             except SinkKeyError:
                 complete = False
                 stopped.add(home)
                 continue
-            check_run(file.index_key, metadata, self.run_id)
-            found.append((chunks, arrays))
-            self.file_gaps.add(file, file_gaps(file, metadata))
-            whole = layout.whole_step(metadata)
+            check_run(file.index_key, rows.metadata, self.run_id)
+            found.append((file, rows))
+            self.file_gaps.add(file, file_gaps(file, rows.metadata))
+            whole = layout.whole_step(rows.metadata)
             if whole is not None:
                 self._whole[home] = max(whole, self._whole.get(home, whole))
             if wanted == [(file.first, file.last)]:
@@ -281,23 +242,25 @@ class Index:
         hole = Hole(worker=file.worker, attempt=file.attempt, first=end, last=file.first - 1)
         return hole not in self._known_holes
 
-    def _append(self, found: Sequence[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]]) -> None:
-        for name, column in self._columns.items():
-            column.extend(*(arrays[name] for _, arrays in found))
-        for chunk in (chunk for chunks, _ in found for chunk in chunks):
-            self._chunks.append(chunk)
-            self._starts.append(self._rows)
-            self._rows += chunk.rows
-        self.common.update()
-
-    def _join_small(self) -> None:
-        """Join small chunks at the end, so that the number of chunks grows logarithmically with the polls."""
-        while len(self._chunks) >= _JOIN_CHUNKS:
-            tail = self._chunks[-_JOIN_CHUNKS:]
-            if any(chunk.level != tail[0].level or chunk.level < 0 for chunk in tail):
-                return
-            self._chunks[-_JOIN_CHUNKS:] = [Chunk.joined(tail)]
-            del self._starts[-_JOIN_CHUNKS + 1 :]
+    def _append(self, found: Sequence[tuple[layout.FileRange, FileRows]]) -> None:
+        """Add the rows of files."""
+        self.add([rows for _, rows in found], [file for file, _ in found])
+        for file, rows in found:
+            if rows.arrays is not None:
+                steps, times = rows.arrays["step"], rows.arrays["time_ns"]
+                last_time = int(times.max()) if len(times) else -1
+            else:
+                assert rows.catalogue is not None
+                steps, last_time = rows.catalogue.stretches["step"], rows.catalogue.last_time_ns
+            if len(steps):
+                self.arrivals.append(
+                    Arrival(
+                        worker=file.worker,
+                        attempt=file.attempt,
+                        last_step=int(steps.max()),
+                        last_time_ns=last_time,
+                    )
+                )
 
     # Payloads that moved. -------------------------------------------------------------------------
 
@@ -342,26 +305,27 @@ class Index:
         return layout.live_ranges(filter(None, map(layout.parse_index_key, keys)))
 
     def _take_places(self, file: layout.FileRange) -> None:
-        _, arrays, metadata = open_chunks(self._sink, self._root, file, self._here(file), self.dictionaries)
-        check_run(file.index_key, metadata, self.run_id)
-        worker = self.dictionaries["worker"].code(file.worker)
+        opened = open_rows(self._sink, self._root, file, self._here(file), self.dictionaries)
+        check_run(file.index_key, opened.metadata, self.run_id)
+        arrays = opened.arrays
+        assert arrays is not None
+        stretches, worker = self.stretches, self.dictionaries["worker"].code(file.worker)
+        of_home = (stretches.column("worker") == worker) & (stretches.column("attempt") == file.attempt)
+        mine = stretches.rows_of(np.flatnonzero(of_home))
         column = self.column
-        mine = np.flatnonzero(
-            (column("worker") == worker)
-            & (column("attempt") == file.attempt)
-            & (column("ticket") >= file.first)
-            & (column("ticket") <= file.last)
-        )
+        tickets = column("ticket")[mine]
+        mine = mine[(tickets >= file.first) & (tickets <= file.last)]
         identity = ("ticket", "seq", "part", "name", "call")
-        order_here = np.lexsort([column(name)[mine] for name in reversed(identity)])
+        here = {name: column(name)[mine] for name in identity}
+        order_here = np.lexsort([here[name] for name in reversed(identity)])
         order_there = np.lexsort([arrays[name] for name in reversed(identity)])
         same = len(mine) == len(order_there) and all(
-            np.array_equal(column(name)[mine][order_here], arrays[name][order_there]) for name in identity
+            np.array_equal(here[name][order_here], arrays[name][order_there]) for name in identity
         )
         if not same:
             raise RunCorrupt(f"{file.index_key} does not contain the rows of the files that it replaced")
         for name in ("segment", "offset", "nbytes", "crc32c"):
-            column(name)[mine[order_here]] = arrays[name][order_there]
+            self.replace(name, mine[order_here], arrays[name][order_there])
         self._placed = {other for other in self._placed if not file.contains(other)} | {file}
 
     def _here(self, file: layout.FileRange) -> list[tuple[int, int]]:
@@ -371,21 +335,6 @@ class Index:
         if skipped is None:
             return read
         return [part for first, last in read for part in skipped.missing(first, last)]
-
-    # Columns. -------------------------------------------------------------------------------------
-
-    def _narrow_arrow(self, name: str, rows: Rows) -> pa.Array:
-        values = self.column(name)[rows]
-        if name in WORDS:
-            return self.dictionaries[name].to_arrow(values)
-        kind = layout.index_schema().field(name).type
-        if name in ("offset", "nbytes", "crc32c"):
-            return pa.array(values, kind, mask=self._columns["segment"].array[rows] < 0)
-        return pa.array(values, kind)
-
-    def _wide(self, names: Sequence[str], rows: Rows) -> dict[str, pa.ChunkedArray]:
-        whole = len(rows) == self._rows and bool(np.array_equal(rows, np.arange(self._rows)))
-        return gather(self._chunks, self._starts, names, None if whole else rows)
 
 
 def _covers(file: layout.FileRange, place: tuple[str, int, int]) -> bool:

@@ -31,7 +31,7 @@ from tdcore.format.profiles import (
 )
 from tdcore.sinks.base import Sink, announce
 from tdcore.text.short_repr import cut
-from tdcore.trial.index_file import LIMITS, check_run, check_size, reading
+from tdcore.trial.parquet_file import LIMITS, check_run, check_size, reading
 
 __all__ = ["Profile", "read_profiles"]
 

@@ -39,7 +39,6 @@ from tdcore.format import layout
 from tdcore.liveness import process_is_gone
 from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink
-from tdcore.trial.columns import distinct
 from tdcore.trial.documents import (
     Attempt,
     Run,
@@ -96,7 +95,7 @@ class RunProgress:
         self._claims: dict[int, set[str]] = {}
         self._claim_contents: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._frontiers: dict[tuple[int, str], _Frontier] = {}
-        self._seen = 0
+        self._seen = 0  # arrivals of the index
 
     def read_documents(self) -> None:
         """Read the small files.
@@ -121,18 +120,14 @@ class RunProgress:
 
     def read_rows(self) -> None:
         """Process the rows that the index has read since the last call."""
-        index, known = self._index, self._seen
-        self._seen = len(index)
-        if known == self._seen:
-            return
-        attempts, workers = index.column("attempt")[known:], index.column("worker")[known:]
-        steps, times = index.own_steps[known:], index.column("time_ns")[known:]
-        texts, now = index.texts("worker"), self._clock()
-        pairs = distinct(attempts.astype(np.int64) * len(texts) + workers)
-        for attempt, worker in (divmod(pair, len(texts)) for pair in pairs):
-            mine = (attempts == attempt) & (workers == worker)
-            step, saved_ns = int(steps[mine].max()), int(times[mine].max())
-            place = (attempt, texts[worker])
+        new, now = self._index.arrivals[self._seen :], self._clock()
+        self._seen += len(new)
+        latest: dict[tuple[int, str], tuple[int, int]] = {}
+        for each in new:
+            place = (each.attempt, each.worker)
+            step, saved_ns = latest.get(place, (each.last_step, each.last_time_ns))
+            latest[place] = max(step, each.last_step), max(saved_ns, each.last_time_ns)
+        for place, (step, saved_ns) in latest.items():
             before = self._frontiers.get(place)
             if before is None or step >= before.step:
                 self._frontiers[place] = _Frontier(step, now, saved_ns)

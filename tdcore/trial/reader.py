@@ -14,14 +14,15 @@ import pyarrow as pa
 
 from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.modes import ModeKeys
-from tdcore.trial.captures import resolve
+from tdcore.trial.captures import CAPTURE_COLUMNS, resolve
+from tdcore.trial.columns import distinct
 from tdcore.trial.epochs import Epochs
 from tdcore.trial.index import Index, Rows
-from tdcore.trial.merge_stats import merged_table
+from tdcore.trial.merge_stats import merged_sources, merged_table
 from tdcore.trial.payload import Payloads
 from tdcore.trial.progress import RunProgress
 from tdcore.trial.run_location import poll_interval
-from tdcore.trial.statistics import stats_table
+from tdcore.trial.statistics import needed_columns, stats_table
 from tdcore.trial.step_state import StepState
 from tdcore.trial.view import View
 from tdcore.trial.worker_order import worker_order
@@ -120,7 +121,7 @@ class Reader:
     def workers(self) -> list[str]:
         """Workers with visible rows."""
         texts = self.index.texts("worker")
-        codes = np.unique(self.index.column("worker")[self.view.visible]).tolist()
+        codes = distinct(self.index.stretches.column("worker")[self.view.visible_stretches])
         return sorted((texts[code] for code in codes), key=worker_order)
 
     def select(
@@ -134,27 +135,35 @@ class Reader:
     ) -> Rows:
         """Visible rows that pass all filters. names: codes. attempt: use all rows of this attempt instead."""
         index = self.index
-        if attempt is not None:
-            self.check_attempt(attempt)
-            everything = np.arange(len(index), dtype=np.int64)
-            rows = everything[self.view.shown(everything, attempt)]
-        else:
-            rows = self.view.rows
+        chosen = self.chosen(steps, mode, workers, attempt)
+        tests = {}
         if names is not None:
-            rows = rows[_among(index.column("name")[rows], names, len(index.texts("name")))]
-        if mode is not None and mode is not ModeKeys.GLOBAL:
-            rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
-        if steps is not None:
-            of_mode = mode is not None and mode is not ModeKeys.GLOBAL
-            rows = rows[_in_steps(index.column("mode_step" if of_mode else "step")[rows], steps)]
-            rows = rows if of_mode else self.view.meant(rows)
+            tests["name"] = index.among("name", names)
         if kinds is not None:
             dictionary = index.dictionaries["kind"]
-            codes = [dictionary.code(kind.lower()) for kind in kinds]
-            rows = rows[_among(index.column("kind")[rows], codes, len(dictionary))]
+            tests["kind"] = index.among("kind", [dictionary.code(kind.lower()) for kind in kinds])
+        rows = index.find(tests, chosen) if tests else index.stretches.rows_of(np.flatnonzero(chosen))
+        return self.meant(rows, steps, mode)
+
+    def chosen(
+        self,
+        steps: int | range | Iterable[int] | None = None,
+        mode: ModeKeys | None = None,
+        workers: Iterable[str] | None = None,
+        attempt: int | None = None,
+    ) -> npt.NDArray[np.bool_]:
+        """Mask of the visible stretches that pass the filters of `select`."""
+        index, stretches = self.index, self.index.stretches
+        if attempt is not None:
+            self.check_attempt(attempt)
+        mask = self.view.visible_stretches if attempt is None else self.view.shown(attempt)
+        of_mode = mode is not None and mode is not ModeKeys.GLOBAL
+        if mode is not None and of_mode:
+            mask = mask & (stretches.column("mode") == index.dictionaries["mode"].code(mode.name))
+        if steps is not None:
+            mask = mask & _in_steps(stretches.column("mode_step" if of_mode else "step"), steps)
         if workers is not None:
-            known = index.dictionaries["worker"]
-            wanted = list(workers)
+            known, wanted = index.dictionaries["worker"], list(workers)
             unknown = [worker for worker in wanted if known.code(worker) < 0]
             if unknown:
                 error = InvalidWorker(
@@ -162,8 +171,42 @@ class Reader:
                 )
                 error.worker = unknown[0]
                 raise error
-            rows = rows[_among(index.column("worker")[rows], map(known.code, wanted), len(known))]
-        return rows
+            mask = mask & index.among("worker", map(known.code, wanted))[stretches.column("worker")]
+        return mask
+
+    def meant(self, rows: Rows, steps: object, mode: ModeKeys | None) -> Rows:
+        """The rows without those that View.meant leaves out, if global steps were chosen."""
+        return self.view.meant(rows) if steps is not None and mode in (None, ModeKeys.GLOBAL) else rows
+
+    def combinations(self, names: Sequence[str]) -> list[tuple[int, ...]]:
+        """The distinct values of columns of Entries in the shown rows, as codes.
+
+        They are in the order of the first rows that have them. The rows of a large file are not read if all
+        of them are shown.
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for codes in self.index.combinations(names, self.view.visible_stretches):
+            found.update(dict.fromkeys(codes))
+        return list(found)
+
+    def is_shown(self, name: int) -> bool:
+        """Whether a row of the tensor with this code is shown."""
+        return any(code == name for (code,) in self.combinations(("name",)))
+
+    def saved_names(self, step: int | None, mode: ModeKeys) -> set[int]:
+        """Codes of the tensors with a value or its statistics: at a step, or in a mode, or in any row."""
+        index = self.index
+        if step is not None:
+            rows = self.saved(self.tensors_only(self.view.rows_at(step, mode.name)))
+            return set(np.unique(index.column("name")[rows]).tolist())
+        statuses = [index.dictionaries["status"].code(status) for status in ("ok", "lost")]
+        reduction = index.dictionaries["kind"].code("reduction")
+        of_mode = None if mode is ModeKeys.GLOBAL else index.dictionaries["mode"].code(mode.name)
+        return {
+            name
+            for name, kind, status, code in self.combinations(("name", "kind", "status", "mode"))
+            if kind != reduction and status in statuses and of_mode in (None, code)
+        }
 
     def saved(self, rows: Rows) -> Rows:
         """The rows with a value or at least its statistics: not absent, not skipped."""
@@ -181,11 +224,14 @@ class Reader:
 
     def stats(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
         """Statistics of the captures in these rows."""
-        return stats_table(self.index, resolve(self.index, rows), columns)
+        needed = needed_columns(columns)
+        with self.index.hold(rows, [*CAPTURE_COLUMNS, *needed]):
+            return stats_table(self.index, resolve(self.index, rows), columns)
 
     def merged(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
         """Statistics of whole tensors. rows: the rows of their parts on all workers."""
-        return merged_table(self.index, resolve(self.index, rows), columns)
+        with self.index.hold(rows, [*CAPTURE_COLUMNS, *merged_sources(columns)]):
+            return merged_table(self.index, resolve(self.index, rows), columns)
 
     def check_attempt(self, attempt: int) -> None:
         """Raise InvalidAttempt if the run has no such attempt."""
@@ -193,15 +239,6 @@ class Reader:
         if attempt not in known:
             there = ", ".join(map(str, known)) or "none"
             raise InvalidAttempt(f"{attempt!r} is not an attempt of this run; it has {there}")
-
-
-def _among(codes: npt.NDArray[np.integer], wanted: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Mask of the codes that are in `wanted`. Codes are below `size`; -1 is never in `wanted`."""
-    table = np.zeros(size + 1, dtype=np.bool_)
-    chosen = [code for code in wanted if code >= 0]
-    table[chosen] = True
-    found: npt.NDArray[np.bool_] = table[codes]
-    return found
 
 
 def _in_steps(steps: npt.NDArray[np.int64], wanted: int | range | Iterable[int]) -> npt.NDArray[np.bool_]:

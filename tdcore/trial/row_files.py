@@ -18,7 +18,7 @@ from tdcore.errors import RunCorrupt, SinkError, SinkKeyError
 from tdcore.format.layout import FileRange, live_ranges
 from tdcore.format.row_files import RowFiles
 from tdcore.sinks.base import Sink, announce
-from tdcore.trial.index_file import LIMITS, check_run, check_size, reading
+from tdcore.trial.parquet_file import LIMITS, check_run, check_size, reading
 
 __all__ = ["NewRows", "read_rows"]
 

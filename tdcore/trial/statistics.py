@@ -7,7 +7,6 @@ the method of Chan, Golub and LeVeque (1979), so large means lose no precision. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ __all__ = ["DERIVED", "STATS_COLUMNS", "derived_columns", "merged_columns", "sta
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 DERIVED = ("sum", "variance", "std", "l1", "l2")
 _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count")
@@ -32,6 +32,16 @@ _SMALLEST = ("min", "abs_min")
 _LARGEST = ("max", "abs_max")
 _FLOATS = (*_SMALLEST, *_LARGEST, "mean", "m2", *_SUMS)
 _LOG2_BINS = 64
+_RANKED = ["ok", "lost", "absent", "skipped"]  # statuses, the best first
+_GROUPS_AT_ONCE = 1 << 15
+_FINITE = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
+_SOURCES = {  # columns from which each column of DERIVED is computed
+    "sum": (*_FINITE, "mean"),
+    "variance": (*_FINITE, "m2"),
+    "std": (*_FINITE, "m2"),
+    "l1": (*_FINITE, "abs_sum"),
+    "l2": (*_FINITE, "square_sum"),
+}
 
 STATS_COLUMNS = (
     "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
@@ -48,15 +58,8 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
     capture with missing parts has status "lost", reason "incomplete" and no statistics.
     """
     names = [*STATS_COLUMNS, *DERIVED] if columns is None else list(columns)
-    unknown = [name for name in names if name not in STATS_COLUMNS and name not in DERIVED]
-    if unknown:
-        there = ", ".join([*STATS_COLUMNS, *DERIVED])
-        raise ConfigError(f"{unknown[0]!r} is not a column of stats(); use {there}")
-    needed = dict.fromkeys(name for name in names if name not in DERIVED)
-    if any(name in DERIVED for name in names):
-        needed.update(dict.fromkeys(("count", "nan_count", "pos_inf_count", "neg_inf_count", "mean", "m2")))
-        needed.update(dict.fromkeys(_SUMS))
-    table = index.table(captures.first_rows, list(needed))
+    needed = needed_columns(names)
+    table = index.table(captures.first_rows, needed)
     sizes = np.diff(np.append(captures.starts, len(captures.rows)))
     several = np.flatnonzero((sizes > 1) | ~captures.complete)
     if len(several):
@@ -69,8 +72,26 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
     return table.select(names)
 
 
+def needed_columns(names: Sequence[str] | None) -> list[str]:
+    """The columns of the index from which stats_table() makes these columns; None: all columns.
+
+    Raises ConfigError for a name that is not a column of stats_table().
+    """
+    wanted = [*STATS_COLUMNS, *DERIVED] if names is None else list(names)
+    unknown = [name for name in wanted if name not in STATS_COLUMNS and name not in DERIVED]
+    if unknown:
+        there = ", ".join([*STATS_COLUMNS, *DERIVED])
+        raise ConfigError(f"{unknown[0]!r} is not a column of stats(); use {there}")
+    needed = dict.fromkeys(name for name in wanted if name not in DERIVED)
+    for name in wanted:
+        needed.update(dict.fromkeys(_SOURCES.get(name, ())))
+    return list(needed)
+
+
 def derived_columns(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
     """The columns of DERIVED among `names`, from the statistics columns of a table."""
+    if not names:
+        return {}
     none = _isnull(table, "count")
     finite = _numbers(table, "count") - sum(
         _numbers(table, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
@@ -89,7 +110,7 @@ def derived_columns(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array
     return {name: pa.array(found[name], pa.float64(), mask=none) for name in names}
 
 
-def _isnull(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+def _isnull(table: pa.Table, name: str) -> Mask:
     return np.asarray(table.column(name).is_null().to_numpy(), dtype=np.bool_)
 
 
@@ -119,16 +140,14 @@ def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes:
     return table
 
 
-def _replace(
-    column: pa.ChunkedArray, at: Ints, values: Any, null: npt.NDArray[np.bool_], kind: pa.DataType
-) -> pa.Array:
+def _replace(column: pa.ChunkedArray, at: Ints, values: Any, null: Mask, kind: pa.DataType) -> pa.Array:
     """The column with other values at these positions."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = column.fill_null(0).to_numpy().copy()
         nulls = np.asarray(column.is_null().to_numpy(), dtype=np.bool_).copy()
         numbers[at], nulls[at] = np.where(null, 0, values), null
         return pa.array(numbers, kind, mask=nulls)
-    texts_or_lists = column.to_pylist()
+    texts_or_lists, values = column.to_pylist(), values.to_pylist()
     for one, value, isnull in zip(at.tolist(), values, null.tolist(), strict=True):
         texts_or_lists[one] = None if isnull else value
     value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -140,10 +159,10 @@ _MERGED = frozenset((*layout.STATISTICS_COLUMNS, "elements", "nbytes", "status",
 
 
 def merged_columns(
-    parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_], names: Sequence[str]
-) -> dict[str, tuple[Any, npt.NDArray[np.bool_]]]:
+    parts: pa.Table, starts: Ints, whole: Mask, names: Sequence[str]
+) -> dict[str, tuple[Any, Mask]]:
     """Merged columns of groups of adjacent parts that begin at `starts`: values, and where they are null."""
-    merged: dict[str, tuple[Any, npt.NDArray[np.bool_]]] = {}
+    merged: dict[str, tuple[Any, Mask]] = {}
     never = np.zeros(len(starts), dtype=np.bool_)
     if "count" in parts.column_names:
         null = np.logical_or.reduceat(_isnull(parts, "count"), starts) | ~whole
@@ -171,7 +190,7 @@ def merged_columns(
         merged |= {n: (v, null) for n, v in (("log2_first", first), ("log2_counts", counts)) if n in names}
     if "status" in names or "reason" in names:
         status, reason = _statuses(parts, starts, whole)
-        no_reason = np.array([text is None for text in reason], dtype=np.bool_)
+        no_reason = np.asarray(reason.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
         merged |= {
             n: v for n, v in (("status", (status, never)), ("reason", (reason, no_reason))) if n in names
         }
@@ -203,25 +222,38 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
     return np.where(total > 0, mean, np.nan), np.where(total > 0, m2, 0.0)
 
 
-def _histograms(parts: pa.Table, starts: Ints) -> tuple[list[int], list[list[int]]]:
-    """First bins and counts of groups of adjacent parts, without empty bins at either end."""
+def _histograms(parts: pa.Table, starts: Ints) -> tuple[Ints, pa.Array]:
+    """First bins, and lists of counts, of groups of adjacent parts, without empty bins at either end."""
     counts, lengths = _flat(parts.column("log2_counts"))
     low = _integers(parts, "log2_first") - layout.LOG2_MIN
     fits = (low >= 0) & (low + lengths <= _LOG2_BINS)
-    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(parts))))
-    within = np.arange(len(counts)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    place = np.repeat(run * _LOG2_BINS + low, lengths) + within
-    kept = np.repeat(fits, lengths)
-    bins = np.zeros(len(starts) * _LOG2_BINS, dtype=np.int64)
-    np.add.at(bins, place[kept], counts[kept])
-    out_first: list[int] = []
-    out_counts: list[list[int]] = []
-    for each in bins.reshape(len(starts), _LOG2_BINS):
-        used = np.flatnonzero(each)
-        begin, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-        out_first.append(begin + layout.LOG2_MIN)
-        out_counts.append(each[begin:end].tolist())
-    return out_first, out_counts
+    ends = np.append(starts, len(parts))
+    positions = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    firsts, sizes, pieces = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], list[Ints]()
+    for begin in range(0, len(starts), _GROUPS_AT_ONCE):  # because a group has 64 bins in memory
+        end = min(begin + _GROUPS_AT_ONCE, len(starts))
+        rows = slice(int(ends[begin]), int(ends[end]))
+        group = np.repeat(np.arange(end - begin), np.diff(ends[begin : end + 1]))
+        of_rows, first = lengths[rows], positions[rows]
+        numbers = counts[positions[rows.start] : positions[rows.stop]]
+        within = np.arange(len(numbers)) + positions[rows.start] - np.repeat(first, of_rows)
+        place = np.repeat(group * _LOG2_BINS + low[rows], of_rows) + within
+        kept = np.repeat(fits[rows], of_rows)
+        total = np.zeros((end - begin) * _LOG2_BINS, dtype=np.int64)
+        np.add.at(total, place[kept], numbers[kept])
+        bins = total.reshape(end - begin, _LOG2_BINS)
+        used = bins != 0
+        some = used.any(axis=1)
+        lowest = np.where(some, used.argmax(axis=1), 0)
+        highest = np.where(some, _LOG2_BINS - used[:, ::-1].argmax(axis=1), 0)
+        bin_of = np.arange(_LOG2_BINS)
+        pieces.append(bins[(bin_of >= lowest[:, None]) & (bin_of < highest[:, None])])
+        firsts.append(lowest + layout.LOG2_MIN)
+        sizes.append(highest - lowest)
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(sizes))])
+    flat = np.concatenate([np.empty(0, dtype=np.int64), *pieces])
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat))
+    return np.concatenate(firsts), lists
 
 
 def _flat(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
@@ -232,20 +264,17 @@ def _flat(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
     return np.asarray(flat.to_numpy(), dtype=np.int64), np.asarray(lengths.to_numpy(), dtype=np.int64)
 
 
-def _statuses(
-    parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_]
-) -> tuple[list[str], list[str | None]]:
-    """The worst status in each group of adjacent parts, and the first reason."""
-    statuses, reasons = parts.column("status").to_pylist(), parts.column("reason").to_pylist()
-    bounds = [*starts.tolist(), len(statuses)]
-    out_status: list[str] = []
-    out_reason: list[str | None] = []
-    for at, (begin, end) in enumerate(pairwise(bounds)):
-        given = [reason for reason in reasons[begin:end] if reason]
-        if whole[at]:
-            out_status.append(max(statuses[begin:end], key=("ok", "lost", "absent", "skipped").index))
-            out_reason.append(given[0] if given else None)
-        else:
-            out_status.append("lost")
-            out_reason.append("incomplete")
-    return out_status, out_reason
+def _statuses(parts: pa.Table, starts: Ints, whole: Mask) -> tuple[pa.Array, pa.Array]:
+    """The worst status in each group of adjacent parts, and the first reason, as text columns."""
+    ranks = pc.index_in(parts.column("status").cast(pa.string()), value_set=pa.array(_RANKED)).to_numpy()
+    worst = np.maximum.reduceat(np.asarray(ranks, dtype=np.int64), starts)
+    worst = np.where(whole, worst, _RANKED.index("lost"))
+    reasons = parts.column("reason").cast(pa.string())
+    given = np.asarray(pc.fill_null(pc.not_equal(reasons, ""), False).to_numpy(), dtype=np.bool_)
+    places = np.where(given, np.arange(len(given)), len(given))
+    first = np.minimum.reduceat(places, starts)
+    reasons = pa.concat_arrays([*reasons.chunks, pa.array([None, "incomplete"], pa.string())])
+    return (
+        pa.array(_RANKED).take(pa.array(worst)),
+        reasons.take(pa.array(np.where(whole, first, len(given) + 1))),
+    )

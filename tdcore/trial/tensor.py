@@ -202,7 +202,7 @@ class Tensor:
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
         """Workers that saved the tensor at a step."""
         self._reader.auto_refresh()
-        rows = self._reader.saved(self._reader.view.at_step(self._history.rows(), step_num, mode.name))
+        rows = self._reader.saved(self._history.rows_at(step_num, mode))
         texts = self._reader.index.texts("worker")
         codes = np.unique(self._reader.index.column("worker")[rows]).tolist()
         return sorted((texts[code] for code in codes), key=worker_order)

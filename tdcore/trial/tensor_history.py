@@ -50,11 +50,19 @@ class TensorHistory:
         reader = self.reader
         return reader.view.rows_of(reader.index.dictionaries["name"].code(self.name))
 
+    def rows_at(self, step: int, mode: ModeKeys) -> Rows:
+        """The rows of the tensor at a step, in the order in which they were read."""
+        reader = self.reader
+        code = reader.index.dictionaries["name"].code(self.name)
+        rows = reader.view.rows_at(step, mode.name)
+        found: Rows = rows[reader.index.column("name")[rows] == code]
+        return found if code >= 0 else found[:0]
+
     def capture(self, step: int, mode: ModeKeys, worker: str | None, call: int | None) -> Rows:
         """The rows of one capture, in order of its parts."""
         reader = self.reader
         index = reader.index
-        rows = reader.view.at_step(self.rows(), step, mode.name)
+        rows = self.rows_at(step, mode)
         if worker is not None:
             self.check_worker(worker)
             rows = rows[index.column("worker")[rows] == index.dictionaries["worker"].code(worker)]

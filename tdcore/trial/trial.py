@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection
@@ -63,13 +61,9 @@ class Trial(TrialSteps, TrialTables):
         if regex is not None and collection is not None:
             raise ConfigError("give regex or collection, not both: a collection has its own patterns")
         self._reader.auto_refresh()
-        view, index = self._reader.view, self._reader.index
-        rows = self._reader.saved(self._reader.tensors_only(view.rows))
-        if step is not None:
-            rows = view.at_step(rows, step, mode.name)
-        elif mode is not ModeKeys.GLOBAL:
-            rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
-        names = [index.texts("name")[code] for code in view.names(rows)]
+        texts = self._reader.index.texts("name")
+        codes = self._reader.saved_names(step, mode)
+        names = sorted(texts[code] for code in codes)
         if regex is not None:
             tests = patterns(regex)
             names = [text for text in names if any(test.search(text) for test in tests)]
@@ -83,7 +77,7 @@ class Trial(TrialSteps, TrialTables):
         """Whether a tensor of this name was saved."""
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(tensor_name)
-        return code >= 0 and len(self._reader.view.rows_of(code)) > 0
+        return code >= 0 and self._reader.is_shown(code)
 
     def tensor(self, tensor_name: str) -> Tensor:
         """The tensor of this name. Raises TensorUnavailable if it was not saved so far."""
@@ -103,11 +97,10 @@ class Trial(TrialSteps, TrialTables):
 
     def _kinds(self) -> dict[str, str]:
         """Kind of each tensor, from its first shown row."""
-        index, rows = self._reader.index, self._reader.view.rows
-        codes, first = np.unique(index.column("name")[rows], return_index=True)
-        kinds = index.column("kind")[rows[first]]
+        index = self._reader.index
         texts, labels = index.texts("name"), index.texts("kind")
-        return {texts[code]: labels[kind] for code, kind in zip(codes.tolist(), kinds.tolist(), strict=True)}
+        kinds = self._reader.combinations(("name", "kind"))
+        return {texts[code]: labels[kind] for code, kind in reversed(kinds)}  # the first row of a name counts
 
     def _similar(self, name: str) -> str:
         import difflib

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
+from tdcore.trial.overview import Overview, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.row_files import read_rows
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
@@ -66,6 +67,34 @@ class TrialTables(TrialRun):
         if not show_incomplete_steps:
             rows = rows[self._reader.complete(rows)]
         return self._reader.merged(rows, columns) if merged else self._reader.stats(rows, columns)
+
+    def overviews(
+        self, names: Iterable[str], statistic: str, *, steps: int | None = None, mode: ModeKeys | None = None
+    ) -> dict[str, Overview]:
+        """For each tensor its last merged row and the history of one statistic. See Overview.
+
+        Args:
+            names: Names of tensors; tensors without rows are not in the result.
+            statistic: A key of tdcore.trial.overview.HISTORY_STATISTICS, such as "abs_mean".
+            steps: Only this step; of `mode` if it is given, else a global step.
+            mode: Only this mode.
+        """
+        self._reader.auto_refresh()
+        return overviews(self._reader, names, steps, mode, statistic)
+
+    def names_and_kinds(self, regex_or_name: str | None = None) -> list[tuple[str, str]]:
+        """The combinations of name and kind of all rows, also of rows without a value.
+
+        regex_or_name: A pattern that is searched in names; None: all names.
+        """
+        self._reader.auto_refresh()
+        index = self._reader.index
+        names, kinds = index.texts("name"), index.texts("kind")
+        found = [(names[name], kinds[kind]) for name, kind in self._reader.combinations(("name", "kind"))]
+        if regex_or_name is None:
+            return found
+        (test,) = patterns(regex_or_name)
+        return [each for each in found if test.search(each[0])]
 
     def compare_workers(
         self,

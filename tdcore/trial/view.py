@@ -9,7 +9,8 @@ number, if only rank 1 evaluates while rank 0 trains. The number then means the 
 rank, that has it; the other step is found by mode and mode step.
 
 `update` follows the growing index. Only new rows are read, unless rows that were read before were renumbered.
-Threads: an object belongs to one Trial.
+A view works on stretches (stretches.py): all rows of a stretch have the same attempt and step, so either all
+of them are shown or none. Threads: an object belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["View", "as_list", "patterns"]
 
 Mask = npt.NDArray[np.bool_]
 _NO_LIMIT = np.iinfo(np.int64).max
+_SEARCHES = 16  # tensors that are searched one by one; for more tensors, all rows are sorted by name
 
 
 class View:
@@ -40,7 +42,7 @@ class View:
         self._low = -_NO_LIMIT if step_range[0] is None else step_range[0]
         self._high = _NO_LIMIT if step_range[1] is None else step_range[1]
         self._first_steps: dict[int, int] = {}  # first step of each attempt with rows
-        self._visible = GrowingColumn("?")
+        self._visible = GrowingColumn("?")  # of stretches
         self._steps = np.empty(0, dtype=np.int64)
         self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
         self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
@@ -49,16 +51,23 @@ class View:
         self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
         self._order_names = np.empty(0, dtype=np.int32)
         self._ordered = 0
+        self._found: dict[int, tuple[int, Rows]] = {}  # name code -> rows searched, rows of the tensor
+        self._searches = 0  # in rows that are not sorted by name
 
     @property
     def visible(self) -> Mask:
         """For each row of the index, whether it is shown."""
+        return np.repeat(self._visible.array, self._index.stretches.lengths)
+
+    @property
+    def visible_stretches(self) -> Mask:
+        """For each stretch of the index, whether its rows are shown."""
         return self._visible.array
 
     @property
     def rows(self) -> Rows:
         """The rows that are shown."""
-        return np.flatnonzero(self.visible)
+        return self._index.stretches.rows_of(np.flatnonzero(self._visible.array))
 
     @property
     def steps(self) -> Rows:
@@ -84,13 +93,14 @@ class View:
     def update(self) -> None:
         """Process the rows that were added to the index since the last call."""
         index, known = self._index, len(self._visible.array)
-        if len(index) == known:
+        stretches = index.stretches
+        if len(stretches) == known:
             return
         if index.common.revision != self._revision:
             self._revision, known = index.common.revision, 0
             self._first_steps = {}
             self._forget()
-        attempts, steps = index.column("attempt")[known:], index.column("step")[known:]
+        attempts, steps = stretches.column("attempt")[known:], stretches.column("step")[known:]
         changed = False
         for attempt in distinct(attempts):
             first = int(steps[attempts == attempt].min())
@@ -100,12 +110,17 @@ class View:
         if changed:  # shown rows were replaced
             known = 0
             self._forget()
-        self._visible.extend(self.shown(np.arange(known, len(index), dtype=np.int64), self._attempt))
-        self._add_steps(known + np.flatnonzero(self._visible.array[known:]))
+        shown = self.shown(self._attempt, known)
+        self._visible.extend(shown)
+        self._add_steps(stretches.first[known + np.flatnonzero(shown)])
 
-    def shown(self, rows: Rows, attempt: int | None) -> Mask:
-        """Mask of the rows that belong to the attempt, or to the latest history, and to the step range."""
-        attempts, steps = self._index.column("attempt")[rows], self._index.column("step")[rows]
+    def shown(self, attempt: int | None, first: int = 0) -> Mask:
+        """Mask of the stretches that belong to the attempt, or to the latest history, and to the step range.
+
+        first: only the stretches from this number on.
+        """
+        stretches = self._index.stretches
+        attempts, steps = stretches.column("attempt")[first:], stretches.column("step")[first:]
         mask: Mask = (steps >= self._low) & (steps < self._high)
         if attempt is not None:
             mask &= attempts == attempt
@@ -120,7 +135,10 @@ class View:
     def rows_of(self, name: int) -> Rows:
         """Shown rows of the tensor with this code, in the order in which they were read."""
         index = self._index
-        names = index.column("name")
+        if index.is_lazy and self._searches < _SEARCHES:
+            rows = self._searched(name)
+            return rows[self.shows(rows)]
+        names = np.asarray(index.column("name"))
         if len(index) - self._ordered > 10_000 + len(index) // 8:
             self._order = np.argsort(names, kind="stable")
             self._order_names = names[self._order]
@@ -131,15 +149,33 @@ class View:
         low, high = np.searchsorted(self._order_names, wanted)
         tail = self._ordered + np.flatnonzero(names[self._ordered :] == name)
         rows = np.concatenate([self._order[low:high], tail])
-        shown: Rows = rows[self.visible[rows]]
+        return rows[self.shows(rows)]
+
+    def _searched(self, name: int) -> Rows:
+        """All rows of a tensor, from a search through the names of the new rows."""
+        index = self._index
+        first, rows = self._found.get(name, (0, np.empty(0, dtype=np.int64)))
+        if first < len(index):
+            self._searches += 1
+            new = index.find({"name": index.among("name", [name])}, first=first)
+            rows = np.concatenate([rows, new])
+            self._found[name] = len(index), rows
+        return rows
+
+    def shows(self, rows: Rows) -> Mask:
+        """Mask of the rows that are shown, among these rows."""
+        shown: Mask = self._visible.array[self._index.stretches.of(rows)]
         return shown
 
-    def names(self, rows: Rows) -> list[int]:
-        """Codes of the tensors of these rows, sorted by text."""
-        texts = self._index.texts("name")
-        seen = np.zeros(len(texts), dtype=np.bool_)
-        seen[self._index.column("name")[rows]] = True
-        return sorted(np.flatnonzero(seen).tolist(), key=texts.__getitem__)
+    def rows_at(self, step: int, mode: str) -> Rows:
+        """All shown rows at a step: of the mode, or at a global step if the mode is GLOBAL."""
+        stretches = self._index.stretches
+        if mode == "GLOBAL":
+            chosen = self._visible.array & (stretches.column("step") == step)
+            return self.meant(stretches.rows_of(np.flatnonzero(chosen)))
+        code = self._index.dictionaries["mode"].code(mode)
+        chosen = (stretches.column("mode") == code) & (stretches.column("mode_step") == step)
+        return stretches.rows_of(np.flatnonzero(chosen & self._visible.array))
 
     def at_step(self, rows: Rows, step: int, mode: str) -> Rows:
         """The rows at a step: of the mode, or at a global step if the mode is GLOBAL."""
@@ -170,7 +206,7 @@ class View:
         self._hidden = {}
 
     def _add_steps(self, rows: Rows) -> None:
-        """Add the steps of new shown rows.
+        """Add the steps of new shown rows. rows: the first rows of their stretches.
 
         If several steps have the same number, the number means the step of the first worker by rank. A row of
         TRAIN, EVAL or PREDICT mode represents its step rather than a row of GLOBAL.

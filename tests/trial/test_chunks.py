@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tdcore.format.catalogue import CATALOGUE_COLUMNS
 from tdcore.sinks import LocalSink
 from tdcore.trial import Index, create_trial
 from tdcore.trial.chunk import Chunk
@@ -76,9 +78,16 @@ def test_what_was_decoded_is_not_decoded_again(tmp_path: Path, monkeypatch: pyte
 
 def test_opening_a_run_decodes_no_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large_file(tmp_path)
-    seen = reads(monkeypatch)
+    columns: set[str] = set()
+    original = pq.ParquetFile.read_row_groups
+
+    def read(self: pq.ParquetFile, groups: list[int], **kwargs: Any) -> pa.Table:
+        columns.update(kwargs["columns"])
+        return original(self, groups, **kwargs)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read)
     create_trial(tmp_path)
-    assert seen == []
+    assert columns == {*CATALOGUE_COLUMNS, "attempt", "worker"}
 
 
 def test_rows_come_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
@@ -117,7 +126,7 @@ def test_large_chunks_are_never_joined_in_memory(tmp_path: Path, monkeypatch: py
     def joined(chunks: object) -> Chunk:
         raise AssertionError("large chunks were joined")
 
-    monkeypatch.setattr("tdcore.trial.index._JOIN_CHUNKS", 2)
+    monkeypatch.setattr("tdcore.trial.row_store._JOIN_CHUNKS", 2)
     monkeypatch.setattr(Chunk, "joined", staticmethod(joined))
     large_file(tmp_path)
     index = Index(LocalSink(str(tmp_path)), tmp_path)

@@ -1,0 +1,205 @@
+"""Catalogue of an index file: its steps and its names, without its rows.
+
+A merged index file has a catalogue in the metadata of its footer, so a reader lists the steps and names of a
+run without reading a column. The catalogue of a file without one is computed from seven of its columns.
+
+A *stretch* is a sequence of adjacent rows of one mode and step. An *entry* is a combination of name, kind,
+status and mode that occurs in the file. docs/format.md specifies the text. Plain values, any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["CATALOGUE_COLUMNS", "CATALOGUE_KEY", "Catalogue", "CatalogueBuilder", "decode_catalogue"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+CATALOGUE_KEY = b"tdcore.catalogue"
+CATALOGUE_COLUMNS = ("mode", "mode_step", "step", "name", "kind", "status", "time_ns")
+_WORDS = ("mode", "name", "kind", "status")
+_STRETCH = ("rows", "mode", "mode_step", "step")
+_ENTRY = ("name", "kind", "status", "mode")
+_CRC_DIGITS = 8
+_MAX_BYTES = 1 << 31  # of one list of numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """Steps and names of an index file.
+
+    Attributes:
+        words: The texts of each text column, by column. Codes are positions in these lists.
+        stretches: Columns rows (number of rows), mode (code), mode_step and step, one element per stretch, in
+            the order of the rows.
+        entries: Columns name, kind, status and mode (codes), one element per entry, in the order of their
+            first rows.
+        last_time_ns: The latest time of a row; -1 without rows.
+    """
+
+    words: Mapping[str, Sequence[str]]
+    stretches: Mapping[str, Ints]
+    entries: Mapping[str, Ints]
+    last_time_ns: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the file."""
+        return int(self.stretches["rows"].sum())
+
+    def encode(self) -> bytes:
+        """The text of the catalogue in the metadata of a file."""
+        document = {
+            "words": {name: list(self.words[name]) for name in _WORDS},
+            "stretches": {name: _packed(self.stretches[name]) for name in _STRETCH},
+            "entries": {name: _packed(self.entries[name]) for name in _ENTRY},
+            "last_time_ns": self.last_time_ns,
+        }
+        text = json.dumps(document, separators=(",", ":")).encode()
+        return b"%08x" % zlib.crc32(text) + text
+
+
+def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catalogue | None:
+    """The catalogue in the metadata of an index file; None if the file has none.
+
+    Raises ValueError if it is damaged, or is not of a file with this number of rows.
+    """
+    raw = (metadata or {}).get(CATALOGUE_KEY)
+    if raw is None:
+        return None
+    text = raw[_CRC_DIGITS:]
+    try:
+        if int(raw[:_CRC_DIGITS], 16) != zlib.crc32(text):
+            raise ValueError("its checksum is wrong")
+        document: dict[str, Any] = json.loads(text)
+        words = {name: [str(word) for word in document["words"][name]] for name in _WORDS}
+        stretches = {name: _unpacked(document["stretches"][name]) for name in _STRETCH}
+        entries = {name: _unpacked(document["entries"][name]) for name in _ENTRY}
+        found = Catalogue(
+            words=words, stretches=stretches, entries=entries, last_time_ns=int(document["last_time_ns"])
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
+        raise ValueError(f"its catalogue cannot be read: {error!r}") from error
+    _check(found, rows)
+    return found
+
+
+def _check(catalogue: Catalogue, rows: int) -> None:
+    """Raise ValueError unless all codes and lengths fit together."""
+    for group in (catalogue.stretches, catalogue.entries):
+        if len({len(column) for column in group.values()}) != 1:
+            raise ValueError("the columns of its catalogue have different lengths")
+        for name, column in group.items():
+            limit = len(catalogue.words[name]) if name in _WORDS else None
+            if len(column) and (
+                (limit is not None and (column.min() < 0 or column.max() >= limit))
+                or (name == "rows" and column.min() < 1)
+            ):
+                raise ValueError(f"its catalogue has an impossible value in {name!r}")
+    if catalogue.rows != rows:
+        raise ValueError(f"its catalogue has {catalogue.rows} rows, and the file has {rows}")
+
+
+def _packed(values: Ints) -> str:
+    """Numbers as text: base64 of zlib of the differences as little-endian int64."""
+    steps = np.diff(values, prepend=np.zeros(1, dtype=np.int64)).astype("<i8")
+    return base64.b64encode(zlib.compress(steps.tobytes(), 6)).decode()
+
+
+def _unpacked(text: str) -> Ints:
+    packed = zlib.decompressobj()
+    data = packed.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
+    if packed.unconsumed_tail or len(data) % 8:
+        raise ValueError("a list of numbers in its catalogue is too long, or is cut")
+    found: Ints = np.cumsum(np.frombuffer(data, dtype="<i8"), dtype=np.int64)
+    return found
+
+
+class CatalogueBuilder:
+    """Computes a catalogue from rows: call add() with each table of rows, in order, then finish()."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, dict[str, int]] = {name: {} for name in _WORDS}
+        self._stretches: list[dict[str, Ints]] = []
+        self._entries: dict[tuple[int, ...], None] = {}
+        self._last_time_ns = -1
+
+    def add(self, table: pa.Table) -> None:
+        """Add rows. The table has at least the columns CATALOGUE_COLUMNS; texts are dictionary-encoded."""
+        if not table.num_rows:
+            return
+        codes = {name: self._codes(name, table.column(name)) for name in _WORDS}
+        numbers = {
+            name: np.asarray(table.column(name).to_numpy(), dtype=np.int64) for name in ("mode_step", "step")
+        }
+        columns = {"mode": codes["mode"], **numbers}
+        new = np.zeros(table.num_rows, dtype=np.bool_)
+        new[0] = True
+        for column in columns.values():
+            new[1:] |= column[1:] != column[:-1]
+        first = np.flatnonzero(new)
+        lengths = np.diff(np.append(first, table.num_rows))
+        self._stretches.append({"rows": lengths, **{name: column[first] for name, column in columns.items()}})
+        self._add_entries(codes)
+        self._last_time_ns = max(
+            self._last_time_ns, int(np.asarray(table.column("time_ns").to_numpy()).max())
+        )
+
+    def finish(self) -> Catalogue:
+        """The catalogue of all rows that were added."""
+        stretches = {
+            name: np.concatenate([np.empty(0, dtype=np.int64), *(each[name] for each in self._stretches)])
+            for name in _STRETCH
+        }
+        entries = np.array(list(self._entries), dtype=np.int64).reshape(-1, len(_ENTRY))
+        return Catalogue(
+            words={name: list(words) for name, words in self._words.items()},
+            stretches=_joined(stretches),
+            entries={name: entries[:, at].copy() for at, name in enumerate(_ENTRY)},
+            last_time_ns=self._last_time_ns,
+        )
+
+    def _codes(self, name: str, column: pa.ChunkedArray) -> Ints:
+        words = self._words[name]
+        parts = []
+        for chunk in column.chunks:
+            texts = chunk.dictionary.to_pylist()
+            places = np.array([words.setdefault(text, len(words)) for text in texts], dtype=np.int64)
+            parts.append(places[np.asarray(chunk.indices.to_numpy(zero_copy_only=False))])
+        found: Ints = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return found
+
+    def _add_entries(self, codes: Mapping[str, Ints]) -> None:
+        key = np.zeros(len(codes["name"]), dtype=np.int64)
+        for name in _ENTRY:
+            key = key * max(1, len(self._words[name])) + codes[name]
+        _, first = np.unique(key, return_index=True)
+        first.sort()
+        for entry in zip(*(codes[name][first].tolist() for name in _ENTRY), strict=True):
+            self._entries.setdefault(entry)
+
+
+def _joined(stretches: dict[str, Ints]) -> dict[str, Ints]:
+    """Join neighbours of one mode and step, where two tables met."""
+    rows = stretches["rows"]
+    if not len(rows):
+        return stretches
+    new = np.zeros(len(rows), dtype=np.bool_)
+    new[0] = True
+    for name in ("mode", "mode_step", "step"):
+        new[1:] |= stretches[name][1:] != stretches[name][:-1]
+    first = np.flatnonzero(new)
+    joined = {name: column[first] for name, column in stretches.items()}
+    joined["rows"] = np.add.reduceat(rows, first)
+    return joined

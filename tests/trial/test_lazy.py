@@ -1,0 +1,296 @@
+"""Large files are read lazily: every answer equals that of a reader with all rows in memory.
+
+The tests set the limit of large files to one row, so that each file is read lazily, and to a number that no
+file has, so that no file is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+
+from tdcore.errors import RunCorrupt, TdcoreError
+from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder, decode_catalogue
+from tdcore.modes import ModeKeys
+from tdcore.sinks import LocalSink
+from tdcore.trial import Index, Trial, create_trial, index_file, parquet_file
+from tests.trial.writer import RunWriter, place
+
+NAMES = ("a", "b", "c", "loss", "epoch")
+EVERY_FILE, NO_FILE = 1, 1 << 40
+
+
+@contextmanager
+def large_files(rows: int, piece: int = 3) -> Iterator[None]:
+    """Within the block, files with at least this number of rows are large; chunks have `piece` rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "LAZY_ROWS", rows)
+        patch.setattr(parquet_file, "_PIECE_ROWS", piece)
+        yield
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """Actions that write a run: (kind, worker) or ("step", its tensors)."""
+    workers = draw(st.integers(1, 3))
+    actions: list[tuple[str, Any]] = []
+    for _ in range(draw(st.integers(1, 25))):
+        worker = f"worker_{draw(st.integers(0, workers - 1))}"
+        kind = draw(st.sampled_from(["step", "step", "step", "flush", "merge", "look", "attempt"]))
+        if kind == "step":
+            names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4))
+            mode = draw(st.sampled_from(["TRAIN", "TRAIN", "EVAL"]))
+            actions.append(("step", (worker, mode, names, draw(st.integers(0, 3)))))
+        else:
+            actions.append((kind, worker))
+    return actions
+
+
+class Writing:
+    """Writes the actions of a run into a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._attempt = 0
+        self._writers: dict[str, RunWriter] = {}
+        self._steps: dict[str, int] = {}
+
+    def _of(self, worker: str) -> RunWriter:
+        if worker not in self._writers:
+            self._writers[worker] = RunWriter(
+                self._root, worker=worker, attempt=self._attempt, world_size=3, epoch_ns=10**18
+            )
+        return self._writers[worker]
+
+    def do(self, kind: str, what: Any) -> None:
+        """Do one action."""
+        if kind == "step":
+            self._step(*what)
+        elif kind == "attempt":
+            for writer in self._writers.values():
+                writer.flush()
+                writer.end()
+            self._attempt += 1
+            self._writers.clear()
+            self._steps = {worker: max(0, step - 2) for worker, step in self._steps.items()}
+        elif kind == "flush":
+            self._of(what).flush()
+        elif kind == "merge" and self._of(what).index_files():
+            self._of(what).merge()
+
+    def _step(self, worker: str, mode: str, names: list[str], shape: int) -> None:
+        writer, step = self._of(worker), self._steps.get(worker, 0)
+        self._steps[worker] = step + 1
+        for at, name in enumerate(names):
+            values = np.arange(shape + 1, dtype=np.float32) + step + at
+            if shape == 2:
+                writer.add(name, None, step=step, mode=mode, status="absent", reason="no_gradient")
+            elif shape == 3:
+                rank = int(worker[-1])
+                box = place([2, 4], [rank % 2, 0])
+                writer.add(name, values.reshape(1, 4), step=step, mode=mode, shard=box, payload=at == 0)
+            else:
+                writer.add(
+                    name, values, step=step, mode=mode, parts=shape + 1, kind="output" if at else "weight"
+                )
+
+
+def answers(trial: Trial) -> dict[str, Any]:
+    """Answers to all kinds of questions."""
+    found: dict[str, Any] = {
+        "names": trial.tensor_names(),
+        "eval names": trial.tensor_names(mode=ModeKeys.EVAL),
+        "kinds": trial.names_and_kinds(),
+        "steps": trial.steps(show_incomplete_steps=True),
+        "complete": trial.steps(),
+        "workers": trial.workers(),
+        "modes": trial.modes(),
+        "rows": trial.rows().to_pylist(),
+        "some rows": trial.rows("a|b", steps=range(1, 4), columns=["name", "step", "ticket"]).to_pylist(),
+        "stats": trial.stats().to_pylist(),
+        "columns": trial.stats(["a", "c"], columns=["step", "std", "origin"]).to_pylist(),
+        "of kind": trial.stats(kinds=["output"], mode=ModeKeys.TRAIN, steps=[0, 1, 2]).to_pylist(),
+        "merged": trial.stats(merged=True).to_pylist(),
+        "merged columns": trial.stats(merged=True, columns=["name", "mean", "log2_counts"]).to_pylist(),
+        "missing": trial.missing(),
+    }
+    for name in found["names"]:
+        tensor = trial.tensor(name)
+        found[f"{name} steps"] = tensor.steps(show_incomplete_steps=True)
+        found[f"{name} workers"] = {step: tensor.workers(step) for step in found["steps"]}
+        found[f"{name} stats"] = tensor.stats(mode=ModeKeys.TRAIN).to_pylist()
+    for statistic in ("abs_mean", "zero_percent", "std"):
+        for name, each in trial.overviews(NAMES, statistic).items():
+            found[f"{name} {statistic}"] = [each.last, each.values(), each.steps.tolist(), each.modes]
+    return found
+
+
+def values(trial: Trial) -> dict[str, Any]:
+    """The values of all tensors that have values, and the messages for those that have none."""
+    found: dict[str, Any] = {}
+    for name in trial.tensor_names():
+        for step in trial.steps():
+            found[f"{name} {step}"] = _value(trial, name, step)
+    return found
+
+
+def _value(trial: Trial, name: str, step: int) -> Any:
+    try:
+        return trial.tensor(name).value(step, worker="worker_0").tolist()
+    except TdcoreError as error:
+        return str(error)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality in which NaN equals NaN."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return bool(one == other)
+
+
+def asked(root: Path, question: Callable[[Trial], dict[str, Any]], rows: int) -> dict[str, Any]:
+    with large_files(rows):
+        return question(create_trial(root))
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs())
+def test_lazy_readers_give_the_answers_of_a_reader_with_all_rows_in_memory(
+    actions: list[tuple[str, Any]],
+) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        RunWriter(root, epoch_ns=10**18)
+        writing = Writing(root)
+        followed = {rows: _opened(root, rows) for rows in (EVERY_FILE, NO_FILE)}
+        for kind, what in actions:
+            writing.do(kind, what)
+            if kind == "look":
+                with large_files(EVERY_FILE):
+                    followed[EVERY_FILE].refresh()
+                with large_files(NO_FILE):
+                    followed[NO_FILE].refresh()
+        new = {rows: asked(root, answers, rows) for rows in (EVERY_FILE, NO_FILE)}
+        for key, answer in new[NO_FILE].items():
+            assert same(new[EVERY_FILE][key], answer), key
+        with large_files(EVERY_FILE):
+            lazily = answers(followed[EVERY_FILE])
+        with large_files(NO_FILE):
+            in_memory = answers(followed[NO_FILE])
+        for key, answer in in_memory.items():
+            assert same(lazily[key], answer), key
+        assert same(asked(root, values, EVERY_FILE), asked(root, values, NO_FILE))
+
+
+def _opened(root: Path, rows: int) -> Trial:
+    with large_files(rows):
+        return create_trial(root)
+
+
+@settings(max_examples=30, deadline=None)
+@given(runs())
+def test_each_row_of_the_files_is_read_once(actions: list[tuple[str, Any]]) -> None:
+    with TemporaryDirectory() as folder, large_files(EVERY_FILE):
+        root = Path(folder)
+        index, tables = Index(LocalSink(folder), root), list[pa.Table]()
+        writing = Writing(root)
+        for kind, what in actions:
+            writing.do(kind, what)
+            if kind == "look":
+                tables.append(index.poll(["worker", "attempt", "ticket", "name", "mean"]))
+        tables.append(index.poll(["worker", "attempt", "ticket", "name", "mean"]))
+        rows = [row for table in tables for row in table.to_pylist()]
+        files = [pq.read_table(path).to_pylist() for path in root.glob("index/*/*.parquet")]
+        wanted = [
+            {name: row[name] for name in ("worker", "attempt", "ticket", "name", "mean")}
+            for file in files
+            for row in file
+        ]
+
+        def key(row: dict[str, Any]) -> tuple[Any, ...]:
+            return row["attempt"], row["worker"], row["ticket"]
+
+        assert same(sorted(rows, key=key), sorted(wanted, key=key))
+
+
+def _merged_file(root: Path) -> tuple[Path, pa.Table]:
+    """A run of one file with a catalogue; returns the file and its rows."""
+    run = RunWriter(root)
+    for step in range(20):
+        for name in "abc":
+            run.add(name, np.ones(3, dtype=np.float32), step=step, mode="EVAL" if step % 5 == 4 else "TRAIN")
+    run.flush()
+    run.end()
+    (path,) = run.index_files()
+    table = pq.read_table(path)
+    builder = CatalogueBuilder()
+    for start in range(0, table.num_rows, 7):
+        builder.add(table.slice(start, 7))
+    metadata = {**table.schema.metadata, CATALOGUE_KEY: builder.finish().encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=10)
+    return path, table
+
+
+def test_a_catalogue_does_not_depend_on_the_tables_it_was_computed_from(tmp_path: Path) -> None:
+    path, table = _merged_file(tmp_path)
+    builder = CatalogueBuilder()
+    builder.add(table)
+    assert decode_catalogue(pq.read_schema(path).metadata, 60) is not None
+    assert builder.finish().encode() == pq.read_schema(path).metadata[CATALOGUE_KEY]
+
+
+def test_names_and_steps_come_from_the_catalogue_without_reading_a_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _merged_file(tmp_path)
+
+    def read(*_: object, **__: object) -> pa.Table:
+        raise AssertionError("a column was read")
+
+    with large_files(EVERY_FILE):
+        monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read)
+        monkeypatch.setattr(pq.ParquetFile, "read", read)
+        trial = create_trial(tmp_path)
+        assert trial.tensor_names() == ["a", "b", "c"]
+        assert trial.steps() == list(range(20))
+        assert trial.steps(ModeKeys.EVAL) == [4, 9, 14, 19]
+        assert trial.workers() == ["worker_0"]
+        assert trial.status == "ended"
+
+
+@pytest.mark.parametrize(
+    "change", [lambda raw: raw[:-3], lambda raw: b"00000000" + raw[8:], lambda raw: b"x"]
+)
+def test_a_damaged_catalogue_is_an_error_that_names_the_file(
+    tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path, _ = _merged_file(tmp_path)
+    table = pq.read_table(path)
+    metadata = dict(table.schema.metadata)
+    metadata[CATALOGUE_KEY] = change(metadata[CATALOGUE_KEY])
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=r"0000-.*parquet is damaged"):
+        create_trial(tmp_path)
+
+
+def test_a_catalogue_of_another_file_is_an_error(tmp_path: Path) -> None:
+    path, table = _merged_file(tmp_path)
+    metadata = pq.read_schema(path).metadata
+    pq.write_table(table.slice(3).replace_schema_metadata(metadata), path)
+    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match="its catalogue has 60 rows"):
+        create_trial(tmp_path)
