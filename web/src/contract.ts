@@ -372,5 +372,18 @@ export interface Failure {
   readonly error: string;
 }
 
-/** The data of a report: answers by request, such as "layers?kind=gradient&mode=TRAIN&run=0&statistic=l2". */
+/**
+ * The data of a report: answers by request, such as "layers?kind=gradient&mode=TRAIN&run=0&statistic=l2".
+ *
+ * Key: the name of the request, "?", then the parameters sorted by name, each as `name=value` encoded like
+ * encodeURIComponent, joined with "&". Empty values and the parameters `from`, `to`, `columns` and `pattern` are left
+ * out: a report holds the whole range of steps and all tensors, and the page applies a pattern itself.
+ *
+ * A request is answered by its exact key, else by the first recorded key of the same name that has all of its
+ * parameters. Thus "layers?run=0" is answered by the first recorded heat map: record the default answer first. The
+ * page offers a choice (statistic, kind, mode, worker, run, tensor, saved step) only if such a key exists.
+ *
+ * In the HTML file: <script type="application/json" id="recorded">, whose text is base64 of gzip of this object as
+ * JSON in UTF-8. `runs` is recorded under the key "runs?".
+ */
 export type Recorded = Readonly<Record<string, unknown>>;
