@@ -2,6 +2,7 @@
  * The answers of tdcore/view/answers/, as JSON. The live view fetches them from `api/...`; a report contains them.
  *
  * Numbers that JSON lacks (NaN, infinities) never occur outside of arrays. In arrays they are ordinary elements.
+ * An array that is described as f32 has the type "f64" if a number is outside the range of f32: read the type.
  * Texts of a run (names, messages, host names) are untrusted: they go into the page as text only.
  */
 
@@ -19,7 +20,7 @@ export interface Points {
   readonly mean: Packed; // f32: NaN where the column has no finite value
   readonly min: Packed;
   readonly max: Packed;
-  readonly bad: Packed; // i32: number of values in the column that are NaN or infinite
+  readonly bad: Packed; // i32: number of saved tensors in the column with elements that are NaN or infinite
 }
 
 export interface Curve {
@@ -31,7 +32,7 @@ export interface Curve {
 
 /** A step, in the form in which a training loop counts it. */
 export interface At {
-  readonly mode: Mode;
+  readonly mode: Mode | "SYSTEM"; // "SYSTEM": `step` is the number of a system sample
   readonly mode_step: number;
   readonly step: number; // global
   readonly text: string; // "TRAIN step 40 (epoch 2, global 55)"
