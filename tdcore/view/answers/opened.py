@@ -1,6 +1,6 @@
-"""OpenRun and RunSet: the runs that pages are made from, opened when they are first used.
+"""OpenRun: a run that pages are made from. RunSet: the runs at a place, opened when they are first used.
 
-Threads: one thread at a time per RunSet, except `OpenRun.judge`, which reads the run with a trial of its own.
+Threads: one at a time, except `OpenRun.judge`, which reads the run with a trial of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdcore.errors import RunNotFound, TdcoreError
 from tdcore.rules.base import Finding
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tdcore.rules.runner import Report
     from tdcore.trial import Trial
 
-__all__ = ["Judgement", "OpenRun", "RunSet"]
+__all__ = ["Judgement", "OpenRun", "RunSet", "frozen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,7 @@ class OpenRun:
 class RunSet:
     """One run, or all runs below a folder or prefix.
 
-    Args:
-        place: A run, or a folder or prefix with runs below it.
-        can_write: Whether pages offer to write requests to a run.
+    place: a run, or a folder or prefix with runs below it.
 
     Attributes:
         folder: The place, for people.
@@ -126,10 +124,9 @@ class RunSet:
         RunNotFound: There is no run at this place.
     """
 
-    def __init__(self, place: str | os.PathLike[str], *, can_write: bool = False) -> None:
+    def __init__(self, place: str | os.PathLike[str]) -> None:
         self._place = place_text(place)
         self.folder = shown_place(self._place)
-        self.can_write = can_write
         self._paths: dict[str, str] = {}
         self._open: dict[str, OpenRun] = {}
         self.search()
@@ -196,22 +193,9 @@ class RunSet:
 
 @contextmanager
 def frozen(run: OpenRun) -> Iterator[None]:
-    """Read new data of the run once, and then use the same data for a whole answer."""
-    run.trial.refresh()
-    with no_refresh(run.trial):
+    """Within the block, the run is not read again, so that all numbers of an answer belong together."""
+    if run.trial.frozen:
         yield
-
-
-def unreadable(id: str, error: Exception) -> dict[str, Any]:  # noqa: A002
-    """`RunLine` of the contract for a run that cannot be read."""
-    return {
-        "id": id,
-        "name": id,
-        "status": "unreadable",
-        "error": str(error),
-        "started_ns": 0,
-        "steps": {},
-        "workers": 0,
-        "rows": 0,
-        "findings": 0,
-    }
+    else:
+        with no_refresh(run.trial):
+            yield

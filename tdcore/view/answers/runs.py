@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from tdcore.modes import ModeKeys
-from tdcore.view.answers.opened import OpenRun, frozen, unreadable
+from tdcore.view.answers.opened import OpenRun, frozen
 
-if TYPE_CHECKING:
-    from tdcore.errors import TdcoreError
-    from tdcore.view.answers.opened import RunSet
-
-__all__ = ["answer", "run_line"]
+__all__ = ["list_runs", "run_line", "unreadable"]
 
 
-def answer(runs: RunSet) -> dict[str, Any]:
-    """`Runs` of the contract."""
-    runs.search()
-    return {
-        "folder": runs.folder,
-        "runs": [_line(name, each) for name, each in runs.readable()],
-        "can_write": runs.can_write,
-    }
+def list_runs(
+    folder: str, runs: Iterable[tuple[str, OpenRun | Exception]], *, can_write: bool
+) -> dict[str, Any]:
+    """`Runs` of the contract.
+
+    Args:
+        folder: The folder, for people.
+        runs: Ids, with the run or the error why it cannot be read.
+        can_write: Whether pages may write requests to the runs.
+    """
+    return {"folder": folder, "runs": [_line(name, each) for name, each in runs], "can_write": can_write}
 
 
 def run_line(run: OpenRun) -> dict[str, Any]:
@@ -45,7 +45,22 @@ def run_line(run: OpenRun) -> dict[str, Any]:
     }
 
 
-def _line(name: str, run: OpenRun | TdcoreError) -> dict[str, Any]:
+def unreadable(id: str, error: Exception) -> dict[str, Any]:  # noqa: A002 -- the name in the contract
+    """`RunLine` of the contract for a run that cannot be read."""
+    return {
+        "id": id,
+        "name": id,
+        "status": "unreadable",
+        "error": str(error),
+        "started_ns": 0,
+        "steps": {},
+        "workers": 0,
+        "rows": 0,
+        "findings": 0,
+    }
+
+
+def _line(name: str, run: OpenRun | Exception) -> dict[str, Any]:
     if not isinstance(run, OpenRun):
         return unreadable(name, run)
     try:
