@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 from tdcore.errors import ConfigError
 from tdcore.text.did_you_mean import did_you_mean
 from tdcore.text.short_repr import cut
-from tdcore.view.answers import layers, overview
+from tdcore.view.answers import (
+    compare,
+    layers,
+    overview,
+    predictions,
+    ranks,
+    rules,
+    tensor,
+    tensors,
+    time,
+    value,
+)
 from tdcore.view.answers.opened import Judgement, OpenRun, RunSet, frozen
 from tdcore.view.answers.parameters import Parameters
 from tdcore.view.answers.runs import list_runs, run_line, unreadable
@@ -30,8 +41,17 @@ __all__ = ["REQUESTS", "Judgement", "OpenRun", "RunSet", "answer", "list_runs", 
 _PAGES: dict[str, tuple[tuple[str, ...], Answer]] = {
     "overview": (overview.PARAMETERS, overview.answer),
     "layers": (layers.PARAMETERS, layers.answer),
+    "tensors": (tensors.PARAMETERS, tensors.answer),
+    "tensor": (tensor.PARAMETERS, tensor.answer),
+    "value": (value.PARAMETERS, value.answer),
+    "ranks": (ranks.PARAMETERS, ranks.answer),
+    "time": (time.PARAMETERS, time.answer),
+    "predictions": (predictions.PARAMETERS, predictions.answer),
+    "rules": (rules.PARAMETERS, rules.answer),
 }
-_PAGES_OF_SEVERAL: dict[str, tuple[tuple[str, ...], AnswerOfSeveral]] = {}
+_PAGES_OF_SEVERAL: dict[str, tuple[tuple[str, ...], AnswerOfSeveral]] = {
+    "compare": (compare.PARAMETERS, compare.answer),
+}
 
 REQUESTS = {
     **{name: ("run", *known) for name, (known, _) in _PAGES.items()},
@@ -40,9 +60,7 @@ REQUESTS = {
 """Names of the parameters of each request except `runs`, which has none."""
 
 
-def answer(
-    runs: OpenRun | Sequence[OpenRun], request: str, parameters: Mapping[str, str]
-) -> dict[str, Any]:
+def answer(runs: OpenRun | Sequence[OpenRun], request: str, parameters: Mapping[str, str]) -> dict[str, Any]:
     """The answer to a request, from the data that the runs have read. Runs belong to one thread at a time.
 
     Args:

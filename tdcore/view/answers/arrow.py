@@ -21,7 +21,7 @@ def coded(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
     if column.num_chunks > 1:
         column = column.unify_dictionaries()
     if not len(column):
-        return np.empty(0, dtype=np.int64), []
+        return np.empty(0, dtype=np.int64), [""]
     texts: list[str] = column.chunk(0).dictionary.to_pylist()
     codes = np.concatenate(
         [

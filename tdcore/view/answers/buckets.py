@@ -97,7 +97,7 @@ def reduced(values: Floats, group: Ints, size: int) -> Reduced:
 
 
 def points(
-    steps: npt.NDArray[Any], values: Floats, columns: int, *, bad: Mask | None = None
+    steps: npt.NDArray[Any], values: Floats, columns: int, *, bad: Mask | None = None, unit: float = 1.0
 ) -> dict[str, Packed]:
     """`Points` of the contract: a curve, reduced to at most `columns` columns.
 
@@ -106,12 +106,13 @@ def points(
         values: The values.
         columns: Maximum number of columns.
         bad: Whether each value counts as NaN or infinite, in addition to the values that are.
+        unit: Number that the steps are multiplied by in the result.
     """
     over = StepColumns.over(steps, columns)
     found = reduced(values, over.of_row, len(over))
     wrong = ~np.isfinite(values) if bad is None else bad | ~np.isfinite(values)
     return {
-        "step": pack_doubles(over.first),
+        "step": pack_doubles(over.first * unit),
         "mean": pack_floats(found.mean),
         "min": pack_floats(found.min),
         "max": pack_floats(found.max),

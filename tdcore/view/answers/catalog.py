@@ -39,6 +39,7 @@ _COLUMNS = (
     "shard",
     "status",
     "nbytes",
+    "worker",
 )
 _PREFIX = "gradient/"
 _BACKWARD = frozenset({"gradient", "output_gradient"})
@@ -63,6 +64,7 @@ class TensorEntry:
         steps: Number of steps with a value.
         has_values: Whether values were saved, and not only statistics.
         modes: Modes in which the tensor has rows.
+        workers: Workers that have rows of the tensor.
     """
 
     name: str
@@ -73,6 +75,7 @@ class TensorEntry:
     steps: int
     has_values: bool
     modes: frozenset[str]
+    workers: frozenset[str]
 
     def to_json(self) -> dict[str, Any]:
         """`LayerRow` of the contract."""
@@ -140,7 +143,7 @@ def _entries(table: pa.Table) -> dict[str, TensorEntry]:
     steps = _step_counts(table, codes, saved, len(names))
     valued = np.zeros(len(names), dtype=np.bool_)
     valued[codes[np.asarray(table.column("nbytes").is_valid().to_numpy(), dtype=np.bool_)]] = True
-    modes = _modes(table, codes, len(names))
+    modes, workers = (_texts_of(table, each, codes, len(names)) for each in ("mode", "worker"))
     rows = table.take(pa.array(first[there])).to_pylist()  # one row per tensor
     found = [
         TensorEntry(
@@ -152,6 +155,7 @@ def _entries(table: pa.Table) -> dict[str, TensorEntry]:
             steps=int(steps[code]),
             has_values=bool(valued[code]),
             modes=modes[code],
+            workers=workers[code],
         )
         for code, row in zip(there.tolist(), rows, strict=True)
     ]
@@ -185,11 +189,12 @@ def _step_counts(table: pa.Table, codes: Ints, saved: npt.NDArray[np.bool_], siz
     return np.bincount(parts[0][new], minlength=size)
 
 
-def _modes(table: pa.Table, codes: Ints, size: int) -> list[frozenset[str]]:
-    modes, texts = coded(table, "mode")
+def _texts_of(table: pa.Table, column: str, codes: Ints, size: int) -> list[frozenset[str]]:
+    """The texts of a column that each tensor has."""
+    found, texts = coded(table, column)
     there = np.zeros((size, len(texts)), dtype=np.bool_)
-    there[codes, modes] = True
-    return [frozenset(texts[mode] for mode in np.flatnonzero(each).tolist()) for each in there]
+    there[codes, found] = True
+    return [frozenset(texts[each] for each in np.flatnonzero(row).tolist()) for row in there]
 
 
 def _shape(row: dict[str, Any]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ __all__ = ["Parameters"]
 
 _LISTED = 12  # maximum number of possible values in a message
 _MOST_COLUMNS = 4096
-_LARGEST = 2**63 - 1
+_LARGEST = 2**62
 
 
 class Parameters:
@@ -47,7 +47,7 @@ class Parameters:
         if text is None:
             return (possible[0] if possible else "") if default is None else default
         if text not in possible:
-            raise self._wrong(name, text, _listed(possible, text))
+            raise self.wrong(name, text, _listed(possible, text))
         return text
 
     def number(self, name: str, default: int | None, least: int = 0, most: int = _LARGEST) -> int | None:
@@ -58,7 +58,7 @@ class Parameters:
         digits = text.removeprefix("-")
         value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
         if value is None or not least <= value <= most:
-            raise self._wrong(name, text, f"it is a whole number from {least:,} to {most:,}")
+            raise self.wrong(name, text, f"it is a whole number from {least:,} to {most:,}")
         return value
 
     def columns(self, default: int) -> int:
@@ -69,10 +69,11 @@ class Parameters:
         """The range of steps, `from` and `to`, both included; None for no limit."""
         low, high = self.number("from", None), self.number("to", None)
         if low is not None and high is not None and low > high:
-            raise self._wrong("to", str(high), f"it must be {low:,} or more, the value of 'from'")
+            raise self.wrong("to", str(high), f"it must be {low:,} or more, the value of 'from'")
         return low, high
 
-    def _wrong(self, name: str, text: str, possible: str) -> ConfigError:
+    def wrong(self, name: str, text: str, possible: str) -> ConfigError:
+        """The error for a value that is not possible. possible: a sentence."""
         return ConfigError(f"{name} of {self._request!r} is {cut(text)!r}; {possible}")
 
 
