@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.trial.missing_text import missing_lines
 from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.show_time import show_time
@@ -17,6 +16,7 @@ from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.text.step_text import step_text
+from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
