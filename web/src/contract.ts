@@ -49,7 +49,7 @@ export interface Runs {
 export interface RunLine {
   readonly id: string; // for the `run` of all other requests
   readonly name: string;
-  readonly status: "running" | "ended" | "died" | "unreadable";
+  readonly status: "running" | "ended" | "died" | "unreadable" | "reading"; // "reading": the other fields are empty
   readonly error: string; // for "unreadable"
   readonly started_ns: number;
   readonly steps: Readonly<Record<string, number>>; // saved steps by mode
