@@ -28,6 +28,7 @@ export interface Curve {
   readonly mode: Mode;
   readonly worker: string; // "" for all workers together
   readonly points: Points;
+  readonly global_step: Packed; // f64, one per point: global step of `points.step`, to draw several modes on one axis
 }
 
 /** A step, in the form in which a training loop counts it. */
