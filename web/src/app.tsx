@@ -1,10 +1,6 @@
 /** The application: header with the pages, the shown page, dialogs, keys, and live changes. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { RunChanged, Runs } from "./contract.ts";
-import { Actions } from "./parts/actions.tsx";
-import { Help } from "./parts/help.tsx";
-import { Search } from "./parts/search.tsx";
-import { StatusBadge } from "./parts/status.tsx";
 import { Compare } from "./pages/compare.tsx";
 import { Layers } from "./pages/layers.tsx";
 import { Overview } from "./pages/overview.tsx";
@@ -14,6 +10,10 @@ import { Rules } from "./pages/rules.tsx";
 import { RunList } from "./pages/runs.tsx";
 import { Tensor } from "./pages/tensor.tsx";
 import { Time } from "./pages/time.tsx";
+import { Actions } from "./parts/actions.tsx";
+import { Help } from "./parts/help.tsx";
+import { Search } from "./parts/search.tsx";
+import { StatusBadge } from "./parts/status.tsx";
 import { PAGES, type PageName, parse, type Route } from "./route.ts";
 import type { Source } from "./source.ts";
 import { type App, AppContext, go, href } from "./state.ts";
@@ -39,7 +39,8 @@ export function Application({ source, first }: { readonly source: Source; readon
   const known = route.parameters.run ?? "";
   const run = known !== "" ? known : (runs.runs[0]?.id ?? "");
   const several = runs.runs.length > 1;
-  const page = route.page === "runs" || (known === "" && several && location.hash.length < 3) ? "runs" : route.page;
+  const page =
+    route.page === "runs" || (known === "" && several && location.hash.length < 3) ? "runs" : route.page;
   const app = useMemo<App>(
     () => ({ source, runs, route, run, versions, theme }),
     [source, runs, route, run, versions, theme],
@@ -48,37 +49,79 @@ export function Application({ source, first }: { readonly source: Source; readon
   useKeys(app, dialog, setDialog);
   useEffect(() => {
     const title = PAGES.find(([name]) => name === page)?.[1] ?? "Runs";
-    document.title = line === undefined || page === "runs" ? `${title} · tdcore` : `${line.name} · ${title} · tdcore`;
+    document.title =
+      line === undefined || page === "runs" ? `${title} · tdcore` : `${line.name} · ${title} · tdcore`;
   }, [page, line]);
   const View = VIEWS[page];
   return (
     <AppContext.Provider value={app}>
-      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>
+      <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
         Skip to the page
-      </a>
+      </button>
       <header class="top">
-        <a class="brand" href={several ? "#/runs" : href(app, "overview")} title={several ? "All runs" : "Overview"}>tdcore</a>
+        <a
+          class="brand"
+          href={several ? "#/runs" : href(app, "overview")}
+          title={several ? "All runs" : "Overview"}
+        >
+          tdcore
+        </a>
         {several && <RunPicker app={app} page={page} />}
-        {!several && line !== undefined && <span class="run-name" title={line.name}>{line.name}</span>}
+        {!several && line !== undefined && (
+          <span class="run-name" title={line.name}>
+            {line.name}
+          </span>
+        )}
         {line !== undefined && page !== "runs" && <StatusBadge status={line.status} />}
         <nav aria-label="Pages">
-          {page !== "runs" && PAGES.map(([name, title]) => (
-            <a key={name} href={href(app, name)} aria-current={name === page ? "page" : undefined}>{title}</a>
-          ))}
+          {page !== "runs" &&
+            PAGES.map(([name, title]) => (
+              <a key={name} href={href(app, name)} aria-current={name === page ? "page" : undefined}>
+                {title}
+              </a>
+            ))}
         </nav>
         <div class="tools">
-          {source.live && !connected && <span class="badge died" role="status">no connection</span>}
+          {source.live && !connected && (
+            <span class="badge died" role="status">
+              no connection
+            </span>
+          )}
           {page !== "runs" && <Actions line={line} />}
-          <button type="button" class="quiet" onClick={() => setDialog("search")} title="Search tensors ( / )">Search <kbd>/</kbd></button>
-          <button type="button" class="quiet icon" aria-label={`Change to the ${theme === "dark" ? "light" : "dark"} theme`}
-            title="Light or dark ( t )" onClick={() => setTheme(theme === "dark" ? "light" : "dark")}>
+          <button
+            type="button"
+            class="quiet"
+            onClick={() => setDialog("search")}
+            title="Search tensors ( / )"
+          >
+            Search <kbd>/</kbd>
+          </button>
+          <button
+            type="button"
+            class="quiet icon"
+            aria-label={`Change to the ${theme === "dark" ? "light" : "dark"} theme`}
+            title="Light or dark ( t )"
+            onClick={() => setTheme(theme === "dark" ? "light" : "dark")}
+          >
             {theme === "dark" ? "☀" : "☾"}
           </button>
-          <button type="button" class="quiet icon" aria-label="Keys and gestures" title="Help ( ? )" onClick={() => setDialog("help")}>?</button>
+          <button
+            type="button"
+            class="quiet icon"
+            aria-label="Keys and gestures"
+            title="Help ( ? )"
+            onClick={() => setDialog("help")}
+          >
+            ?
+          </button>
         </div>
       </header>
       <main id="main" tabIndex={-1}>
-        {run === "" && page !== "runs" ? <RunList /> : <View key={`${page} ${page === "tensor" ? "" : run}`} />}
+        {run === "" && page !== "runs" ? (
+          <RunList />
+        ) : (
+          <View key={`${page} ${page === "tensor" ? "" : run}`} />
+        )}
       </main>
       {dialog === "help" && <Help onClose={() => setDialog("")} />}
       {dialog === "search" && <Search onClose={() => setDialog("")} />}
@@ -88,14 +131,22 @@ export function Application({ source, first }: { readonly source: Source; readon
 
 function RunPicker({ app, page }: { readonly app: App; readonly page: PageName }) {
   return (
-    <select class="run-picker" aria-label="Run" value={page === "runs" ? "" : app.run}
+    <select
+      class="run-picker"
+      aria-label="Run"
+      value={page === "runs" ? "" : app.run}
       onChange={(event) => {
         const run = event.currentTarget.value;
         if (run === "") location.hash = "#/runs";
         else go(app, page === "runs" ? "overview" : page, { run });
-      }}>
+      }}
+    >
       <option value="">all runs</option>
-      {app.runs.runs.map((each) => <option key={each.id} value={each.id}>{each.name}</option>)}
+      {app.runs.runs.map((each) => (
+        <option key={each.id} value={each.id}>
+          {each.name}
+        </option>
+      ))}
     </select>
   );
 }
@@ -141,7 +192,10 @@ function useTheme(): [Theme, (theme: Theme) => void] {
 const TOGETHER_MS = 300; // changes within this time are one refresh
 
 /** The list of runs and the versions of runs, which change with the events of the server. */
-function useLive(source: Source, first: Runs): { runs: Runs; versions: ReadonlyMap<string, number>; connected: boolean } {
+function useLive(
+  source: Source,
+  first: Runs,
+): { runs: Runs; versions: ReadonlyMap<string, number>; connected: boolean } {
   const [runs, setRuns] = useState(first);
   const [versions, setVersions] = useState<ReadonlyMap<string, number>>(new Map());
   const [connected, setConnected] = useState(true);
@@ -184,7 +238,14 @@ function useKeys(app: App, dialog: string, setDialog: (dialog: "" | "help" | "se
   useEffect(() => {
     const listen = (event: KeyboardEvent): void => {
       const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || event.altKey || dialog !== "" || document.querySelector("dialog[open]") !== null) return;
+      if (
+        event.ctrlKey ||
+        event.metaKey ||
+        event.altKey ||
+        dialog !== "" ||
+        document.querySelector("dialog[open]") !== null
+      )
+        return;
       if (["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName)) {
         if (event.key === "Escape") target.blur();
         return;
@@ -193,7 +254,8 @@ function useKeys(app: App, dialog: string, setDialog: (dialog: "" | "help" | "se
       if (page !== undefined && app.run !== "") go(app, page[0]);
       else if (event.key === "/") setDialog("search");
       else if (event.key === "?") setDialog("help");
-      else if (event.key === "t") document.querySelector<HTMLButtonElement>('.tools [title^="Light"]')?.click();
+      else if (event.key === "t")
+        document.querySelector<HTMLButtonElement>('.tools [title^="Light"]')?.click();
       else if (event.key === "f") document.querySelector<HTMLInputElement>("[data-filter]")?.focus();
       else if (event.key === "r") location.hash = "#/runs";
       else return;

@@ -32,7 +32,9 @@ export class Server implements Source {
 
   async post(name: string, body: unknown): Promise<Done> {
     const headers = { "Content-Type": "application/json" };
-    return answer<Done>(await reached(fetch(`api/${name}`, { method: "POST", headers, body: JSON.stringify(body) })));
+    return answer<Done>(
+      await reached(fetch(`api/${name}`, { method: "POST", headers, body: JSON.stringify(body) })),
+    );
   }
 
   listen(onChange: (change: RunChanged) => void, onState: (connected: boolean) => void): () => void {
@@ -132,4 +134,3 @@ export async function openSource(page: Document): Promise<Source> {
   element.remove();
   return new Recording(JSON.parse(text) as Record<string, unknown>);
 }
-

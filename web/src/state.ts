@@ -52,12 +52,21 @@ export interface Answer<T> {
  *
  * The data of the previous parameters stays until the new data arrives, so that a page does not flicker.
  */
-export function useAnswer<T>(name: string, parameters: Parameters | null, runs?: readonly string[]): Answer<T> {
+export function useAnswer<T>(
+  name: string,
+  parameters: Parameters | null,
+  runs?: readonly string[],
+): Answer<T> {
   const app = useApp();
   const { source } = app;
   const key = parameters === null ? "" : `${keyOf(name, parameters)}|${JSON.stringify(parameters)}`;
   const version = (runs ?? [app.run]).map((run) => app.versions.get(run) ?? 0).join();
-  const [answer, setAnswer] = useState<Answer<T>>({ data: null, error: "", loading: parameters !== null, key: "" });
+  const [answer, setAnswer] = useState<Answer<T>>({
+    data: null,
+    error: "",
+    loading: parameters !== null,
+    key: "",
+  });
   const refresh = useRef<() => void>(() => undefined);
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: `key` stands for `name` and `parameters`.
@@ -80,7 +89,12 @@ export function useAnswer<T>(name: string, parameters: Parameters | null, runs?:
         } catch (error) {
           const text = error instanceof Error ? error.message : String(error);
           if (!abort.signal.aborted)
-            setAnswer((old) => ({ data: old.key === key ? old.data : null, error: text, loading: false, key }));
+            setAnswer((old) => ({
+              data: old.key === key ? old.data : null,
+              error: text,
+              loading: false,
+              key,
+            }));
         }
       } while (again && !abort.signal.aborted);
       pending = false;

@@ -25,10 +25,18 @@ export function ColorBar({ scale, statistic }: { readonly scale: Scale; readonly
   const middle = scale.value(0.5);
   return (
     <div class="color-bar">
-      <span class="color-title">{statistic.label}{scale.kind === "log" && <span class="muted"> log</span>}</span>
+      <span class="color-title">
+        {statistic.label}
+        {scale.kind === "log" && <span class="muted"> log</span>}
+      </span>
       <span class="muted">{text(scale.low)}</span>
-      <canvas ref={canvas} width={WIDTH} height={HEIGHT} role="img"
-        aria-label={`Colours from ${text(scale.low)} (dark) to ${text(scale.high)} (light), in the middle ${text(middle)}`} />
+      <canvas
+        ref={canvas}
+        width={WIDTH}
+        height={HEIGHT}
+        role="img"
+        aria-label={`Colours from ${text(scale.low)} (dark) to ${text(scale.high)} (light), in the middle ${text(middle)}`}
+      />
       <span class="muted">{text(scale.high)}</span>
       <Swatch pattern={1} label="NaN" />
       <Swatch pattern={2} label="∞" />

@@ -24,7 +24,10 @@ export function DeviationMap({ data, range, onRange }: Props) {
   const [at, setAt] = useState<readonly [number, number] | null>(null);
   const steps = useMemo(() => numbers(data.steps), [data]);
   const deviations = useMemo(() => numbers(data.deviations), [data]);
-  const shown = range ?? { from: steps[0] ?? 0, to: Math.max((steps[0] ?? 0) + 1, steps[steps.length - 1] ?? 1) };
+  const shown = range ?? {
+    from: steps[0] ?? 0,
+    to: Math.max((steps[0] ?? 0) + 1, steps[steps.length - 1] ?? 1),
+  };
   const rows = data.workers.length;
   const fill = useCallback(
     (target: Uint32Array, w: number, h: number): void => {
@@ -36,32 +39,48 @@ export function DeviationMap({ data, range, onRange }: Props) {
         for (let y = 0; y < h; y++) {
           const value = deviations[Math.floor((y * rows) / h) * steps.length + column]!;
           const share = (Math.max(-LIMIT, Math.min(LIMIT, value)) + LIMIT) / (2 * LIMIT);
-          target[y * w + x] = Number.isNaN(value) ? patternPixel(4, x, y, pixels) : colors[Math.round(share * 255)]!;
+          target[y * w + x] = Number.isNaN(value)
+            ? patternPixel(4, x, y, pixels)
+            : colors[Math.round(share * 255)]!;
         }
       }
     },
     [steps, deviations, theme, shown.from, shown.to, rows],
   );
   const xTicks = useMemo<Tick[]>(
-    () => linearTicks(shown.from, shown.to, Math.max(2, width / 110), true).map((step) => ({
-      at: (step - shown.from) / (shown.to - shown.from), text: linearTickText(step),
-    })),
+    () =>
+      linearTicks(shown.from, shown.to, Math.max(2, width / 110), true).map((step) => ({
+        at: (step - shown.from) / (shown.to - shown.from),
+        text: linearTickText(step),
+      })),
     [shown.from, shown.to, width],
   );
   const height = Math.min(420, Math.max(60, rows * 24)) + 30;
   const yTicks = useMemo<Tick[]>(() => {
     const every = Math.ceil((rows * 13) / height);
-    return data.workers.flatMap((worker, row) => (row % every === 0 ? [{ at: 1 - (row + 0.5) / rows, text: worker }] : []));
+    return data.workers.flatMap((worker, row) =>
+      row % every === 0 ? [{ at: 1 - (row + 0.5) / rows, text: worker }] : [],
+    );
   }, [data, rows, height]);
   const stepAt = (x: number): number => shown.from + x * (shown.to - shown.from);
   return (
     <div ref={box} class="histogram">
-      <Picture frame={useMemo(() => ({ width, height, left: 130, bottom: 24 }), [width, height])} theme={theme} fill={fill}
+      <Picture
+        frame={useMemo(() => ({ width, height, left: 130, bottom: 24 }), [width, height])}
+        theme={theme}
+        fill={fill}
         label={`Deviation of ${rows} workers from their median. ${data.outliers.map((each) => `${each.worker} at ${each.at.text}: ${number(each.deviation)}`).join("; ")}`}
-        xTicks={xTicks} yTicks={yTicks} onMove={(x, y) => setAt(x === null ? null : [x, y])}
+        xTicks={xTicks}
+        yTicks={yTicks}
+        onMove={(x, y) => setAt(x === null ? null : [x, y])}
         onSelect={(from, to) => onRange({ from: stepAt(from), to: Math.max(stepAt(from) + 2, stepAt(to)) })}
-        onReset={() => onRange(null)} />
-      <p class="legend">{at === null ? `${data.mode} step · blue: below the median, orange: above` : words(data, stepAt(at[0]), Math.floor(at[1] * rows))}</p>
+        onReset={() => onRange(null)}
+      />
+      <p class="legend">
+        {at === null
+          ? `${data.mode} step · blue: below the median, orange: above`
+          : words(data, stepAt(at[0]), Math.floor(at[1] * rows))}
+      </p>
     </div>
   );
 }

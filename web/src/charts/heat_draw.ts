@@ -3,7 +3,7 @@ import type { Finding, Layers } from "../contract.ts";
 import type { Scale } from "../data/colors.ts";
 import type { Range } from "../data/range.ts";
 import { linearTicks, linearTickText } from "../data/ticks.ts";
-import { ink, type Ink, type Theme } from "../theme.ts";
+import { type Ink, ink, type Theme } from "../theme.ts";
 import { labels } from "./heat_labels.ts";
 import { type Layer, paint, pixelsOf } from "./heat_paint.ts";
 import type { Cell, Tile } from "./heat_tile.ts";
@@ -40,7 +40,8 @@ const FONT = "11px system-ui, sans-serif";
 
 function plot(heat: Heat): { width: number; height: number; perStep: number } {
   const width = Math.max(1, heat.width - PLOT.left - PLOT.right);
-  const height = Math.max(1, heat.height - PLOT.top - PLOT.bottom);
+  const free = Math.max(1, heat.height - PLOT.top - PLOT.bottom);
+  const height = Math.max(1, Math.min(free, heat.rowHeight * heat.rowsShown.length));
   return { width, height, perStep: width / (heat.range.to - heat.range.from) };
 }
 
@@ -56,7 +57,8 @@ export function placeAt(heat: Heat, x: number, y: number): { step: number; hover
   if (x < PLOT.left) return { step, hover: { line, row, cell: null, x, y } };
   for (const tile of [heat.detailTile, heat.wholeTile]) {
     const column = tile?.columnAt(step) ?? -1;
-    if (tile !== null && column >= 0 && row < tile.rows) return { step, hover: { line, row, cell: tile.cell(row, column), x, y } };
+    if (tile !== null && column >= 0 && row < tile.rows)
+      return { step, hover: { line, row, cell: tile.cell(row, column), x, y } };
   }
   return { step, hover: { line, row, cell: null, x, y } };
 }
@@ -155,7 +157,8 @@ function drawNames(context: CanvasRenderingContext2D, heat: Heat, colors: Ink): 
     const used = context.measureText(leaf).width;
     if (label.prefix !== "" && right - used > 30) {
       context.fillStyle = label.prefix === before ? colors.faint : colors.muted;
-      if (label.prefix !== before) context.fillText(fitted(context, label.prefix, right - used - 8), right - used, y);
+      if (label.prefix !== before)
+        context.fillText(fitted(context, label.prefix, right - used - 8), right - used, y);
     }
     before = label.prefix;
     if (label.prefix === "" && label.bottom - label.top > 3) {
@@ -243,7 +246,7 @@ function drawFirstBad(context: CanvasRenderingContext2D, heat: Heat, colors: Ink
   context.font = `600 ${FONT}`;
   const length = context.measureText(text).width + 12;
   const left = middle[0] - 14 - length > PLOT.left ? middle[0] - 14 - length : middle[0] + 14;
-  const top = Math.max(PLOT.top + 1, Math.min(middle[1] - 9, heat.height - PLOT.bottom - 19));
+  const top = Math.max(PLOT.top + 1, Math.min(middle[1] - 9, PLOT.top + plot(heat).height - 19));
   context.fillStyle = colors.surface;
   context.beginPath();
   context.roundRect(left, top, length, 18, 4);
@@ -273,9 +276,17 @@ export function drawOverlay(
       const y = PLOT.top + hover.line * heat.rowHeight - heat.scrollTop;
       context.strokeStyle = heat.theme === "dark" ? "rgba(255,255,255,0.75)" : "rgba(0,0,0,0.7)";
       context.lineWidth = 1;
-      context.strokeRect(PLOT.left - 1, Math.round(y) - 0.5, width + 2, Math.max(2, Math.round(heat.rowHeight)));
+      context.strokeRect(
+        PLOT.left - 1,
+        Math.round(y) - 0.5,
+        width + 2,
+        Math.max(2, Math.round(heat.rowHeight)),
+      );
       if (hover.cell !== null) {
-        const tile = heat.detailTile !== null && heat.detailTile.columnAt(hover.cell.first) === hover.cell.column ? heat.detailTile : heat.wholeTile;
+        const tile =
+          heat.detailTile !== null && heat.detailTile.columnAt(hover.cell.first) === hover.cell.column
+            ? heat.detailTile
+            : heat.wholeTile;
         const { from, to } = tile.extent(hover.cell.column);
         const x = PLOT.left + (from - heat.range.from) * perStep;
         context.strokeRect(Math.round(x) - 0.5, PLOT.top, Math.max(2, (to - from) * perStep), height);

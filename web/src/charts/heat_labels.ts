@@ -14,26 +14,51 @@ const LINE = 12; // pixels that a label needs
 const LEAST_GROUP = 5; // average height of groups that get labels
 
 /** Labels of the visible rows. */
-export function labels(names: readonly string[], rowHeight: number, scrollTop: number, height: number): Label[] {
+export function labels(
+  names: readonly string[],
+  rowHeight: number,
+  scrollTop: number,
+  height: number,
+): Label[] {
   const first = Math.max(0, Math.floor(scrollTop / rowHeight));
   const last = Math.min(names.length - 1, Math.floor((scrollTop + height) / rowHeight));
   if (last < first) return [];
   return rowHeight >= LINE - 1
     ? rowLabels(names, rowHeight, scrollTop, first, last)
-    : groupLabels(names, rowHeight, scrollTop, first, last);
+    : groupLabels(names, rowHeight, scrollTop, height, first, last);
 }
 
-function rowLabels(names: readonly string[], rowHeight: number, scrollTop: number, first: number, last: number): Label[] {
+function rowLabels(
+  names: readonly string[],
+  rowHeight: number,
+  scrollTop: number,
+  first: number,
+  last: number,
+): Label[] {
   const result: Label[] = [];
   for (let row = first; row <= last; row++) {
     const { module, leaf } = parts(names[row]!);
     const top = row * rowHeight - scrollTop;
-    result.push({ y: top + rowHeight / 2, prefix: module, text: leaf, top, bottom: top + rowHeight, first: row });
+    result.push({
+      y: top + rowHeight / 2,
+      prefix: module,
+      text: leaf,
+      top,
+      bottom: top + rowHeight,
+      first: row,
+    });
   }
   return result;
 }
 
-function groupLabels(names: readonly string[], rowHeight: number, scrollTop: number, first: number, last: number): Label[] {
+function groupLabels(
+  names: readonly string[],
+  rowHeight: number,
+  scrollTop: number,
+  height: number,
+  first: number,
+  last: number,
+): Label[] {
   const level = groupLevel(names, rowHeight);
   const result: Label[] = [];
   let free = Number.NEGATIVE_INFINITY;
@@ -41,7 +66,7 @@ function groupLabels(names: readonly string[], rowHeight: number, scrollTop: num
     if (each.last < first || each.first > last) continue;
     const top = each.first * rowHeight - scrollTop;
     const bottom = (each.last + 1) * rowHeight - scrollTop;
-    const y = (top + bottom) / 2;
+    const y = Math.max(LINE / 2, Math.min(height - LINE / 2, (top + bottom) / 2));
     const shown = y - LINE / 2 >= free;
     const text = each.name;
     result.push({ y, prefix: "", text: shown ? text : "", top, bottom, first: each.first });

@@ -92,12 +92,17 @@ export class Tile {
 /** A column reaches to the next one, except over a gap of steps that were not saved. */
 function ends(first: Numbers, last: Numbers): Float64Array {
   const count = first.length;
-  const gaps = Array.from({ length: Math.max(0, count - 1) }, (_, column) => first[column + 1]! - first[column]!);
+  const gaps = Array.from(
+    { length: Math.max(0, count - 1) },
+    (_, column) => first[column + 1]! - first[column]!,
+  );
   gaps.sort((a, b) => a - b);
   const usual = Math.max(1, gaps[gaps.length >> 1] ?? 1);
   return Float64Array.from({ length: count }, (_, column) => {
     const longest = Math.max(last[column]! + 1, first[column]! + usual * (gaps.length > 0 ? 1.5 : 1));
-    return column + 1 < count ? Math.min(first[column + 1]!, longest) : Math.max(last[column]! + 1, first[column]! + usual);
+    return column + 1 < count
+      ? Math.min(first[column + 1]!, longest)
+      : Math.max(last[column]! + 1, first[column]! + usual);
   });
 }
 

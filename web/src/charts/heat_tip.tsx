@@ -19,12 +19,18 @@ export function HeatTip({ answer, hover, finding, width, height }: Props) {
   if (hover === null || row === undefined) return <div id="heat-tip" class="tip" hidden />;
   const { cell } = hover;
   const left = hover.x + 18 + WIDTH > width ? hover.x - 18 - WIDTH : hover.x + 18;
-  const place = hover.y > height * 0.62 ? { bottom: `${height - hover.y + 12}px` } : { top: `${hover.y + 16}px` };
+  const place =
+    hover.y > height * 0.62 ? { bottom: `${height - hover.y + 12}px` } : { top: `${hover.y + 16}px` };
   const text = answer.statistic.scale === "share" ? percent : number;
   const words = cell === null ? "no saved step" : flagWords(cell.flags);
   const spread = cell !== null && cell.min !== cell.max && Number.isFinite(cell.min);
   return (
-    <div id="heat-tip" class="tip" role="status" style={{ left: `${Math.max(4, left)}px`, width: `${WIDTH}px`, ...place }}>
+    <div
+      id="heat-tip"
+      class="tip"
+      role="status"
+      style={{ left: `${Math.max(4, left)}px`, width: `${WIDTH}px`, ...place }}
+    >
       <b class="tip-name">{row.name}</b>
       <span class="muted">
         {[row.origin, shape(row.shape), row.dtype].filter((each) => each !== "").join(" · ")}
@@ -37,11 +43,20 @@ export function HeatTip({ answer, hover, finding, width, height }: Props) {
       {cell !== null && Number.isFinite(cell.mean) && (
         <span class="tip-value">
           {answer.statistic.label} <b>{text(cell.mean)}</b>
-          {spread && <span class="muted"> ({text(cell.min)} to {text(cell.max)})</span>}
+          {spread && (
+            <span class="muted">
+              {" "}
+              ({text(cell.min)} to {text(cell.max)})
+            </span>
+          )}
         </span>
       )}
       {words !== "" && <span class="tip-flag">{words}</span>}
-      {finding !== null && <span class="tip-finding">{finding.rule}: {finding.why}</span>}
+      {finding !== null && (
+        <span class="tip-finding">
+          {finding.rule}: {finding.why}
+        </span>
+      )}
     </div>
   );
 }

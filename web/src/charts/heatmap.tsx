@@ -4,9 +4,9 @@ import type { Layers } from "../contract.ts";
 import type { Scale } from "../data/colors.ts";
 import { panned, type Range, same, zoomed } from "../data/range.ts";
 import { useApp, useSize } from "../state.ts";
-import { HeatTip } from "./heat_tip.tsx";
-import { type Hover, drawHeat, drawOverlay, type Heat, outlineAt, placeAt, PLOT } from "./heat_draw.ts";
+import { drawHeat, drawOverlay, type Heat, type Hover, outlineAt, PLOT, placeAt } from "./heat_draw.ts";
 import { Tile } from "./heat_tile.ts";
+import { HeatTip } from "./heat_tip.tsx";
 
 interface Props {
   readonly whole: Layers; // all steps
@@ -34,12 +34,20 @@ export function Heatmap(props: Props) {
   const [scrollTop, setScrollTop] = useState(0);
   const [hover, setHover] = useState<Hover | null>(null);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null); // x of a selection
-  const gesture = useRef<{ x: number; y: number; pan: boolean; moved: boolean; range: Range; top: number } | null>(null);
+  const gesture = useRef<{
+    x: number;
+    y: number;
+    pan: boolean;
+    moved: boolean;
+    range: Range;
+    top: number;
+  } | null>(null);
 
   const wholeTile = useMemo(() => new Tile(whole), [whole]);
   const detailTile = useMemo(() => (detail === null ? null : new Tile(detail)), [detail]);
   const full = wholeTile.range;
-  const range = props.range ?? full;
+  const { from, to } = props.range ?? full;
+  const range = useMemo<Range>(() => ({ from, to }), [from, to]);
   const plotWidth = Math.max(1, width - PLOT.left - PLOT.right);
   const plotHeight = Math.max(1, height - PLOT.top - PLOT.bottom);
   const fit = Math.min(MOST_ROW - 6, Math.max(LEAST_ROW, plotHeight / Math.max(1, rowsShown.length)));
@@ -48,9 +56,33 @@ export function Heatmap(props: Props) {
 
   const heat = useMemo<Heat>(
     () => ({
-      answer: whole, detail, wholeTile, detailTile, rowsShown, scale, theme, range, rowHeight, scrollTop, width, height,
+      answer: whole,
+      detail,
+      wholeTile,
+      detailTile,
+      rowsShown,
+      scale,
+      theme,
+      range,
+      rowHeight,
+      scrollTop,
+      width,
+      height,
     }),
-    [whole, detail, wholeTile, detailTile, rowsShown, scale, theme, range.from, range.to, rowHeight, scrollTop, width, height],
+    [
+      whole,
+      detail,
+      wholeTile,
+      detailTile,
+      rowsShown,
+      scale,
+      theme,
+      range,
+      rowHeight,
+      scrollTop,
+      width,
+      height,
+    ],
   );
 
   useEffect(() => {
@@ -107,7 +139,12 @@ export function Heatmap(props: Props) {
   const onPointerDown = (event: PointerEvent): void => {
     if (event.button > 1) return;
     gesture.current = {
-      x: event.offsetX, y: event.offsetY, pan: event.shiftKey || event.button === 1, moved: false, range, top: scrollTop,
+      x: event.offsetX,
+      y: event.offsetY,
+      pan: event.shiftKey || event.button === 1,
+      moved: false,
+      range,
+      top: scrollTop,
     };
     overlay.current?.setPointerCapture(event.pointerId);
   };
@@ -135,10 +172,14 @@ export function Heatmap(props: Props) {
     setDrag(null);
     if (start === null) return;
     if (!start.moved) {
-      const found = placeAt(heat, event.offsetX, event.offsetY).hover ?? placeAt(heat, PLOT.left + 1, event.offsetY).hover;
+      const found =
+        placeAt(heat, event.offsetX, event.offsetY).hover ??
+        placeAt(heat, PLOT.left + 1, event.offsetY).hover;
       if (found !== null) props.onOpen(whole.rows[found.row]!.name, found.cell?.first ?? range.from);
     } else if (!start.pan && Math.abs(event.offsetX - start.x) >= 6) {
-      const ends = [placeAt(heat, start.x, 0).step, placeAt(heat, event.offsetX, 0).step].sort((a, b) => a - b);
+      const ends = [placeAt(heat, start.x, 0).step, placeAt(heat, event.offsetX, 0).step].sort(
+        (a, b) => a - b,
+      );
       const selected = { from: ends[0]!, to: Math.max(ends[1]!, ends[0]! + 2) };
       props.onRange(reduced(selected, full));
     }
@@ -164,7 +205,8 @@ export function Heatmap(props: Props) {
       PageDown: () => scroller.current?.scrollBy(0, plotHeight),
       PageUp: () => scroller.current?.scrollBy(0, -plotHeight),
       Escape: () => setHover(null),
-      Enter: () => hover !== null && props.onOpen(whole.rows[hover.row]!.name, hover.cell?.first ?? range.from),
+      Enter: () =>
+        hover !== null && props.onOpen(whole.rows[hover.row]!.name, hover.cell?.first ?? range.from),
     };
     const action = keys[event.key];
     if (action === undefined) return;
@@ -174,10 +216,14 @@ export function Heatmap(props: Props) {
 
   const moveCursor = (rows: number, columns: number): void => {
     const tile = detailTile ?? wholeTile;
-    const line = Math.max(0, Math.min(rowsShown.length - 1, (hover?.line ?? Math.floor(scrollTop / rowHeight) - (rows || 1)) + rows));
-    const now = hover?.cell === undefined || hover.cell === null
-      ? tile.columnAt(range.from) - columns
-      : tile.columnAt(hover.cell.first);
+    const line = Math.max(
+      0,
+      Math.min(rowsShown.length - 1, (hover?.line ?? Math.floor(scrollTop / rowHeight) - (rows || 1)) + rows),
+    );
+    const now =
+      hover?.cell === undefined || hover.cell === null
+        ? tile.columnAt(range.from) - columns
+        : tile.columnAt(hover.cell.first);
     const column = Math.max(0, Math.min(tile.columns - 1, now + columns));
     const row = rowsShown[line];
     if (row === undefined) return;
@@ -187,22 +233,43 @@ export function Heatmap(props: Props) {
     const extent = tile.extent(column);
     if (extent.from < range.from) pan(extent.from - range.from);
     if (extent.to > range.to) pan(extent.to - range.to);
-    const x = PLOT.left + (((extent.from + extent.to) / 2 - range.from) / (range.to - range.from)) * plotWidth;
-    setHover({ line, row, cell: tile.columns === 0 ? null : tile.cell(row, column), x, y: PLOT.top + top + rowHeight - scrollTop });
+    const x =
+      PLOT.left + (((extent.from + extent.to) / 2 - range.from) / (range.to - range.from)) * plotWidth;
+    setHover({
+      line,
+      row,
+      cell: tile.columns === 0 ? null : tile.cell(row, column),
+      x,
+      y: PLOT.top + top + rowHeight - scrollTop,
+    });
   };
 
   const finding = hover === null ? null : outlineAt(heat, hover);
   return (
     <div class="heat" ref={box}>
-      <div class="heat-scroll" ref={scroller} onScroll={(event) => setScrollTop(event.currentTarget.scrollTop)}>
+      <div
+        class="heat-scroll"
+        ref={scroller}
+        onScroll={(event) => setScrollTop(event.currentTarget.scrollTop)}
+      >
         <div style={{ height: `${Math.max(height, content + PLOT.top + PLOT.bottom)}px` }}>
           <div class="heat-sticky" style={{ height: `${height}px` }}>
             <canvas ref={base} aria-hidden="true" />
-            <canvas ref={overlay} class="heat-overlay" tabIndex={0} role="img" aria-label={props.label}
-              aria-describedby="heat-tip" onKeyDown={onKeyDown} onPointerDown={onPointerDown}
-              onPointerMove={onPointerMove} onPointerUp={onPointerUp} onPointerCancel={() => setDrag(null)}
+            <canvas
+              ref={overlay}
+              class="heat-overlay"
+              tabIndex={0}
+              role="img"
+              aria-label={props.label}
+              aria-describedby="heat-tip"
+              onKeyDown={onKeyDown}
+              onPointerDown={onPointerDown}
+              onPointerMove={onPointerMove}
+              onPointerUp={onPointerUp}
+              onPointerCancel={() => setDrag(null)}
               onPointerLeave={() => gesture.current === null && setHover(null)}
-              onDblClick={() => props.onRange(null)} />
+              onDblClick={() => props.onRange(null)}
+            />
           </div>
         </div>
       </div>

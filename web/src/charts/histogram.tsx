@@ -45,7 +45,8 @@ export function HistogramChart({ histogram, whole, mode, range, onRange, onPick 
         for (let row = 0; row < rows; row++) {
           const share = shareAt(data, column, row, first);
           if (!(share > 0)) continue;
-          const color = row === 0 ? badColor : colors[Math.round(Math.min(1, Math.sqrt(share / data.most)) * 255)]!;
+          const color =
+            row === 0 ? badColor : colors[Math.round(Math.min(1, Math.sqrt(share / data.most)) * 255)]!;
           const bottom = h - Math.floor((row * h) / rows);
           const top = h - Math.floor(((row + 1) * h) / rows) + (row < EXTRA ? 2 : 0);
           for (let y = Math.max(0, top); y < bottom; y++) pixels[y * w + x] = color;
@@ -55,9 +56,11 @@ export function HistogramChart({ histogram, whole, mode, range, onRange, onPick 
     [data, theme, shown.from, shown.to, rows, first],
   );
   const xTicks = useMemo<Tick[]>(
-    () => linearTicks(shown.from, shown.to, Math.max(2, width / 110), true).map((step) => ({
-      at: (step - shown.from) / (shown.to - shown.from), text: linearTickText(step),
-    })),
+    () =>
+      linearTicks(shown.from, shown.to, Math.max(2, width / 110), true).map((step) => ({
+        at: (step - shown.from) / (shown.to - shown.from),
+        text: linearTickText(step),
+      })),
     [shown.from, shown.to, width],
   );
   const yTicks = useMemo(() => magnitudeTicks(first, last, rows), [first, last, rows]);
@@ -77,14 +80,22 @@ export function HistogramChart({ histogram, whole, mode, range, onRange, onPick 
   const stepAt = (x: number): number => shown.from + x * (shown.to - shown.from);
   return (
     <div ref={box} class="histogram">
-      <Picture frame={useMemo(() => ({ width, height: HEIGHT, left: 52, bottom: 24 }), [width])} theme={theme}
+      <Picture
+        frame={useMemo(() => ({ width, height: HEIGHT, left: 52, bottom: 24 }), [width])}
+        theme={theme}
         label={`Histogram of magnitudes at ${data.steps.length} steps, from ${text(first)} to ${text(last + 1)}`}
-        xTicks={xTicks} yTicks={yTicks} fill={fill} over={over}
+        xTicks={xTicks}
+        yTicks={yTicks}
+        fill={fill}
+        over={over}
         onMove={(x, y) => setAt(x === null ? null : [x, y])}
         onPick={(x) => onPick(Math.round(stepAt(x)))}
         onSelect={(from, to) => onRange({ from: stepAt(from), to: Math.max(stepAt(from) + 2, stepAt(to)) })}
-        onReset={() => onRange(null)} />
-      <p class="legend">{at === null ? `${mode} step` : words(data, stepAt(at[0]), Math.floor((1 - at[1]) * rows), first)}</p>
+        onReset={() => onRange(null)}
+      />
+      <p class="legend">
+        {at === null ? `${mode} step` : words(data, stepAt(at[0]), Math.floor((1 - at[1]) * rows), first)}
+      </p>
     </div>
   );
 }
@@ -112,8 +123,14 @@ function decoded(histogram: LogHistogram): Decoded {
   });
   if (last < 0) [first, last] = [0, Math.max(0, bins - 1)];
   return {
-    steps: numbers(histogram.steps), shares, zeros: numbers(histogram.zero_shares), bad: numbers(histogram.bad_shares),
-    bins, exponent, most, used: { first: first + exponent, last: last + exponent },
+    steps: numbers(histogram.steps),
+    shares,
+    zeros: numbers(histogram.zero_shares),
+    bad: numbers(histogram.bad_shares),
+    bins,
+    exponent,
+    most,
+    used: { first: first + exponent, last: last + exponent },
   };
 }
 

@@ -53,17 +53,19 @@ function spread(steps: readonly number[], own: Numbers, values: Numbers, log: bo
   return column;
 }
 
-/** Whether a logarithmic axis shows the values well: all above 0, over more than two decades. */
+/** Whether a logarithmic axis shows the values better: all are above 0, and they differ by large factors. */
 export function suitsLog(series: readonly Series[]): boolean {
-  let low = Number.POSITIVE_INFINITY;
-  let high = 0;
+  const all: number[] = [];
   for (const each of series) {
-    for (const value of each.value) {
-      if (!Number.isFinite(value)) continue;
-      if (value <= 0) return false;
-      low = Math.min(low, value);
-      high = Math.max(high, value);
+    for (const values of [each.value, each.high ?? []]) {
+      for (const value of values) {
+        if (!Number.isFinite(value)) continue;
+        if (value <= 0) return false;
+        all.push(value);
+      }
     }
   }
-  return high / low > 100;
+  all.sort((a, b) => a - b);
+  const high = all[all.length - 1] ?? 1;
+  return high / (all[0] ?? 1) > 100 || high / (all[all.length >> 1] ?? 1) > 20;
 }

@@ -18,10 +18,14 @@ export function PhaseChart({ times, range }: { readonly times: PhaseTimes; reado
   const steps = useMemo(() => numbers(times.steps), [times]);
   const values = useMemo(() => numbers(times.milliseconds), [times]);
   const top = useMemo(() => highest(steps.length, times.phases.length, values), [steps, values, times]);
-  const shown = range ?? { from: steps[0] ?? 0, to: Math.max((steps[0] ?? 0) + 1, steps[steps.length - 1] ?? 1) };
+  const shown = range ?? {
+    from: steps[0] ?? 0,
+    to: Math.max((steps[0] ?? 0) + 1, steps[steps.length - 1] ?? 1),
+  };
   const over = useCallback(
     (context: CanvasRenderingContext2D, left: number, up: number, w: number, h: number): void => {
-      const column = (x: number): number => Math.max(0, lastAtMost(steps, shown.from + (x / w) * (shown.to - shown.from)));
+      const column = (x: number): number =>
+        Math.max(0, lastAtMost(steps, shown.from + (x / w) * (shown.to - shown.from)));
       for (let x = 0; x < w; x++) {
         let base = up + h;
         const at = column(x + 0.5);
@@ -37,19 +41,37 @@ export function PhaseChart({ times, range }: { readonly times: PhaseTimes; reado
     },
     [steps, values, top, theme, shown.from, shown.to, times],
   );
-  const fill = useCallback((pixels: Uint32Array): void => {
-    pixels.fill(theme === "dark" ? 0xff211a15 : 0xffffffff);
-  }, [theme]);
+  const fill = useCallback(
+    (pixels: Uint32Array): void => {
+      pixels.fill(theme === "dark" ? 0xff211a15 : 0xffffffff);
+    },
+    [theme],
+  );
   const xTicks = useMemo<Tick[]>(
-    () => linearTicks(shown.from, shown.to, Math.max(2, width / 110), true).map((step) => ({ at: (step - shown.from) / (shown.to - shown.from), text: linearTickText(step) })),
+    () =>
+      linearTicks(shown.from, shown.to, Math.max(2, width / 110), true).map((step) => ({
+        at: (step - shown.from) / (shown.to - shown.from),
+        text: linearTickText(step),
+      })),
     [shown.from, shown.to, width],
   );
-  const yTicks = useMemo<Tick[]>(() => linearTicks(0, top, 4).map((tick) => ({ at: tick / top, text: linearTickText(tick) })), [top]);
+  const yTicks = useMemo<Tick[]>(
+    () => linearTicks(0, top, 4).map((tick) => ({ at: tick / top, text: linearTickText(tick) })),
+    [top],
+  );
   const column = at === null ? -1 : Math.max(0, lastAtMost(steps, shown.from + at * (shown.to - shown.from)));
   return (
     <div ref={box} class="histogram">
-      <Picture frame={useMemo(() => ({ width, height: HEIGHT, left: 52, bottom: 24 }), [width])} theme={theme} fill={fill} over={over}
-        label={`Mean time of the phases of ${times.mode} steps in milliseconds`} xTicks={xTicks} yTicks={yTicks} onMove={setAt} />
+      <Picture
+        frame={useMemo(() => ({ width, height: HEIGHT, left: 52, bottom: 24 }), [width])}
+        theme={theme}
+        fill={fill}
+        over={over}
+        label={`Mean time of the phases of ${times.mode} steps in milliseconds`}
+        xTicks={xTicks}
+        yTicks={yTicks}
+        onMove={setAt}
+      />
       <p class="legend">
         {column < 0
           ? "milliseconds per step"

@@ -22,7 +22,13 @@ interface Props {
   readonly yTicks: readonly Tick[];
   /** Fill the pixels of the inner part, `width` x `height` in device pixels. */
   readonly fill: (pixels: Uint32Array, width: number, height: number) => void;
-  readonly over?: (context: CanvasRenderingContext2D, left: number, top: number, width: number, height: number) => void;
+  readonly over?: (
+    context: CanvasRenderingContext2D,
+    left: number,
+    top: number,
+    width: number,
+    height: number,
+  ) => void;
   readonly onMove?: (x: number | null, y: number) => void; // shares of the inner part, y from the top
   readonly onPick?: (x: number, y: number) => void;
   readonly onSelect?: (from: number, to: number) => void; // a horizontal drag
@@ -37,7 +43,10 @@ export function Picture(props: Props) {
   const { frame, theme, fill, xTicks, yTicks, over } = props;
   const ref = useRef<HTMLCanvasElement>(null);
   const down = useRef<number | null>(null);
-  const inner = { width: Math.max(1, frame.width - frame.left - RIGHT), height: Math.max(1, frame.height - frame.bottom - TOP) };
+  const inner = {
+    width: Math.max(1, frame.width - frame.left - RIGHT),
+    height: Math.max(1, frame.height - frame.bottom - TOP),
+  };
 
   useEffect(() => {
     const canvas = ref.current;
@@ -61,10 +70,12 @@ export function Picture(props: Props) {
     context.fillStyle = colors.muted;
     context.textAlign = "center";
     context.textBaseline = "top";
-    for (const tick of xTicks) context.fillText(tick.text, frame.left + tick.at * inner.width, TOP + inner.height + 6);
+    for (const tick of xTicks)
+      context.fillText(tick.text, frame.left + tick.at * inner.width, TOP + inner.height + 6);
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const tick of yTicks) context.fillText(tick.text, frame.left - 6, TOP + (1 - tick.at) * inner.height);
+    for (const tick of yTicks)
+      context.fillText(tick.text, frame.left - 6, TOP + (1 - tick.at) * inner.height);
     over?.(context, frame.left, TOP, inner.width, inner.height);
   }, [frame, theme, fill, xTicks, yTicks, over, inner.width, inner.height]);
 
@@ -73,7 +84,11 @@ export function Picture(props: Props) {
     Math.max(0, Math.min(1, (event.offsetY - TOP) / inner.height)),
   ];
   return (
-    <canvas ref={ref} class={props.class} role="img" aria-label={props.label}
+    <canvas
+      ref={ref}
+      class={props.class}
+      role="img"
+      aria-label={props.label}
       onPointerMove={(event) => {
         const inside = event.offsetX >= frame.left && event.offsetX <= frame.left + inner.width;
         const [x, y] = share(event);
@@ -93,6 +108,7 @@ export function Picture(props: Props) {
         if (Math.abs(event.offsetX - from) < 5) props.onPick?.(x, y);
         else props.onSelect?.(Math.min(start, x), Math.max(start, x));
       }}
-      onDblClick={() => props.onReset?.()} />
+      onDblClick={() => props.onReset?.()}
+    />
   );
 }

@@ -7,8 +7,8 @@
 
 export type Rgb = readonly [number, number, number]; // 0 to 255
 
-/** sRGB of a colour in OKLCH; hue in degrees. Channels outside of sRGB are clamped. */
-export function oklch(lightness: number, chroma: number, hue: number): Rgb {
+/** Linear sRGB of a colour in OKLCH; hue in degrees. Channels outside of 0 to 1 are outside of sRGB. */
+function linear(lightness: number, chroma: number, hue: number): Rgb {
   const angle = (hue * Math.PI) / 180;
   const a = chroma * Math.cos(angle);
   const b = chroma * Math.sin(angle);
@@ -16,14 +16,30 @@ export function oklch(lightness: number, chroma: number, hue: number): Rgb {
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
   return [
-    gamma(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
-    gamma(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
-    gamma(-0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s),
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
   ];
 }
 
-function gamma(linear: number): number {
-  const value = Math.min(1, Math.max(0, linear));
+/** sRGB of a colour in OKLCH, with less chroma if it is outside of sRGB. */
+export function oklch(lightness: number, chroma: number, hue: number): Rgb {
+  const shown = (each: number): boolean =>
+    linear(lightness, each, hue).every((value) => value >= 0 && value <= 1);
+  let [low, high] = [0, chroma];
+  if (!shown(chroma)) {
+    for (let turn = 0; turn < 12; turn++) {
+      const middle = (low + high) / 2;
+      if (shown(middle)) low = middle;
+      else high = middle;
+    }
+  } else low = chroma;
+  const [red, green, blue] = linear(lightness, low, hue);
+  return [gamma(red), gamma(green), gamma(blue)];
+}
+
+function gamma(channel: number): number {
+  const value = Math.min(1, Math.max(0, channel));
   return Math.round(255 * (value <= 0.0031308 ? 12.92 * value : 1.055 * value ** (1 / 2.4) - 0.055));
 }
 
@@ -32,9 +48,9 @@ const SIZE = 256;
 /** Sequential scale from dark violet over blue and green to light yellow, as 256 colours. */
 export const SEQUENTIAL: readonly Rgb[] = Array.from({ length: SIZE }, (_, index) => {
   const t = index / (SIZE - 1);
-  const hue = 310 - 205 * t ** 0.9;
-  const chroma = 0.075 + 0.085 * Math.sin(Math.PI * Math.min(1, t * 1.05)) + 0.05 * t;
-  return oklch(0.2 + 0.74 * t, chroma, hue);
+  const hue = 318 - 213 * t;
+  const chroma = 0.105 - 0.025 * Math.sin(Math.PI * Math.min(1, t * 1.25)) + 0.06 * t ** 4;
+  return oklch(0.22 + 0.72 * t, chroma, hue);
 });
 
 /** Diverging scale: blue below 0, nearly grey at 0, orange above 0. The lightness is the largest at 0. */
@@ -98,10 +114,16 @@ export function scale(kind: ScaleKind, range: readonly [number, number]): Scale 
   if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
   const width = high - low;
   const linear = kind === "log" ? "linear" : kind;
-  return { kind: linear, low, high, at: (value) => clamp((value - low) / width), value: (share) => low + share * width };
+  return {
+    kind: linear,
+    low,
+    high,
+    at: (value) => clamp((value - low) / width),
+    value: (share) => low + share * width,
+  };
 }
 
-const clamp = (share: number): number => (share < 0 ? 0 : share > 1 ? 1 : share);
+const clamp = (share: number): number => Math.min(1, Math.max(0, share));
 
 /** The colours of a kind of scale. */
 export function table(kind: ScaleKind): readonly Rgb[] {

@@ -59,7 +59,8 @@ export function duration(seconds: number): string {
   if (seconds < 60) return `${Number(seconds.toPrecision(3))}${NARROW}s`;
   const whole = Math.round(seconds);
   if (whole < 3600) return `${Math.floor(whole / 60)}${NARROW}min ${whole % 60}${NARROW}s`;
-  if (whole < 86_400) return `${Math.floor(whole / 3600)}${NARROW}h ${Math.floor((whole % 3600) / 60)}${NARROW}min`;
+  if (whole < 86_400)
+    return `${Math.floor(whole / 3600)}${NARROW}h ${Math.floor((whole % 3600) / 60)}${NARROW}min`;
   return `${Math.floor(whole / 86_400)}${NARROW}d ${Math.floor((whole % 86_400) / 3600)}${NARROW}h`;
 }
 

@@ -58,3 +58,21 @@ export function rank(query: string, name: string): number {
   }
   return total;
 }
+
+/**
+ * Indexes of `names` with the tensors of a module next to each other.
+ *
+ * The modules keep the order of their first tensors, the tensors of a module keep their order. Names without a module
+ * are modules of their own.
+ */
+export function byModule(names: readonly string[]): number[] {
+  const modules = new Map<string, number[]>();
+  names.forEach((name, index) => {
+    const { module } = parts(name);
+    const key = module === "" ? name : module;
+    const list = modules.get(key);
+    if (list === undefined) modules.set(key, [index]);
+    else list.push(index);
+  });
+  return [...modules.values()].flat();
+}

@@ -53,8 +53,10 @@ export function linearTickText(value: number, step = 0): string {
   const size = Math.abs(value);
   if (size < step * 1e-6) return "0";
   const sign = value < 0 ? "−" : "";
-  if (size !== 0 && size < 1e-3) return `${sign}${Number(size.toPrecision(6)).toExponential().replace("e-", "e−")}`;
-  if (size < 10_000) return `${sign}${Number(size.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 6 })}`;
+  if (size !== 0 && size < 1e-3)
+    return `${sign}${Number(size.toPrecision(6)).toExponential().replace("e-", "e−")}`;
+  if (size < 10_000)
+    return `${sign}${Number(size.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 6 })}`;
   const group = Math.min(SUFFIXES.length - 1, Math.floor(Math.log10(size) / 3));
   return `${sign}${Number((size / 1000 ** group).toPrecision(6))}${SUFFIXES[group]}`;
 }

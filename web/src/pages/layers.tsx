@@ -1,15 +1,23 @@
 /** All layers in one picture: tensors in the order of the model by steps. */
 import { useMemo } from "preact/hooks";
-import type { Layers as Answer } from "../contract.ts";
 import { ColorBar } from "../charts/color_bar.tsx";
+import { Tile } from "../charts/heat_tile.ts";
 import { Heatmap } from "../charts/heatmap.tsx";
 import { RangeBar } from "../charts/range_bar.tsx";
-import { Tile } from "../charts/heat_tile.ts";
+import type { Layers as Answer } from "../contract.ts";
 import { scale as makeScale } from "../data/colors.ts";
 import { count, counted, number } from "../data/format.ts";
-import { matcher } from "../data/names.ts";
+import { byModule, matcher } from "../data/names.ts";
 import type { Range } from "../data/range.ts";
-import { Choice, Disclosure, Empty, PatternField, plain, Waiting, workerOptions } from "../parts/controls.tsx";
+import {
+  Choice,
+  Disclosure,
+  Empty,
+  PatternField,
+  plain,
+  Waiting,
+  workerOptions,
+} from "../parts/controls.tsx";
 import { TensorName } from "../parts/tensor_name.tsx";
 import { type App, go, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
 
@@ -41,18 +49,29 @@ export function Layers() {
   const { data: whole, error } = useAnswer<Answer>("layers", { ...request, columns: String(width) });
   const range = rangeOf(app);
   const visible = useSettled(range, 120);
-  const columns = Math.min(width, Math.max(100, Math.floor(MOST_CELLS / Math.max(1, whole?.rows.length ?? 1))));
+  const columns = Math.min(
+    width,
+    Math.max(100, Math.floor(MOST_CELLS / Math.max(1, whole?.rows.length ?? 1))),
+  );
   const zoomed = visible !== null && app.source.live && whole !== null;
   const detail = useAnswer<Answer>(
     "layers",
     zoomed
-      ? { ...request, from: String(Math.floor(Math.max(0, visible.from))), to: String(Math.ceil(visible.to)), columns: String(columns) }
+      ? {
+          ...request,
+          from: String(Math.floor(Math.max(0, visible.from))),
+          to: String(Math.ceil(visible.to)),
+          columns: String(columns),
+        }
       : null,
   );
   const pattern = app.route.parameters.pattern ?? "";
   const filter = useMemo(() => matcher(pattern), [pattern]);
   const rowsShown = useMemo(
-    () => (whole === null ? [] : whole.rows.flatMap((row, index) => (filter.matches(row.name) ? [index] : []))),
+    () =>
+      whole === null
+        ? []
+        : byModule(whole.rows.map((row) => row.name)).filter((row) => filter.matches(whole.rows[row]!.name)),
     [whole, filter],
   );
   if (whole === null) return <Waiting error={error} />;
@@ -69,20 +88,35 @@ export function Layers() {
       ) : (
         <Picture whole={whole} detail={fitting} rowsShown={rowsShown} range={range} rowHeight={rowHeight} />
       )}
-      {error !== "" && <p class="notice warning" role="alert">{error}</p>}
-      {detail.error !== "" && zoomed && <p class="notice warning" role="alert">{detail.error}</p>}
+      {error !== "" && (
+        <p class="notice warning" role="alert">
+          {error}
+        </p>
+      )}
+      {detail.error !== "" && zoomed && (
+        <p class="notice warning" role="alert">
+          {detail.error}
+        </p>
+      )}
     </div>
   );
 }
 
 function sameRows(first: Answer, second: Answer): boolean {
-  return first.kind === second.kind && first.statistic.id === second.statistic.id && first.mode === second.mode
-    && first.worker === second.worker && first.rows.length === second.rows.length;
+  return (
+    first.kind === second.kind &&
+    first.statistic.id === second.statistic.id &&
+    first.mode === second.mode &&
+    first.worker === second.worker &&
+    first.rows.length === second.rows.length
+  );
 }
 
 function nothing(answer: Answer): string {
-  if (answer.kinds.length === 0) return "The run has no saved tensors yet. Tensors appear here after the first saved step.";
-  if (answer.rows.length === 0) return `No tensor of the kind "${answer.kind}" was saved in the mode ${answer.mode}.`;
+  if (answer.kinds.length === 0)
+    return "The run has no saved tensors yet. Tensors appear here after the first saved step.";
+  if (answer.rows.length === 0)
+    return `No tensor of the kind "${answer.kind}" was saved in the mode ${answer.mode}.`;
   return `No saved step has a finite value of "${answer.statistic.label}" for the kind "${answer.kind}".`;
 }
 
@@ -97,21 +131,61 @@ interface ToolbarProps {
 function Toolbar({ answer, error, pattern, range, rowHeight }: ToolbarProps) {
   const app = useApp();
   const { source } = app;
-  const request = { ...chosen(app), kind: answer.kind, statistic: answer.statistic.id, mode: answer.mode, worker: answer.worker };
+  const request = {
+    ...chosen(app),
+    kind: answer.kind,
+    statistic: answer.statistic.id,
+    mode: answer.mode,
+    worker: answer.worker,
+  };
   const can = (changes: Record<string, string>): boolean => source.has("layers", { ...request, ...changes });
-  const set = (name: string) => (value: string): void => setParameters(app, { [name]: value });
-  const statistics = answer.statistics.filter((each) => can({ statistic: each.id })).map((each) => ({ value: each.id, label: each.label }));
+  const set =
+    (name: string) =>
+    (value: string): void =>
+      setParameters(app, { [name]: value });
+  const statistics = answer.statistics
+    .filter((each) => can({ statistic: each.id }))
+    .map((each) => ({ value: each.id, label: each.label }));
   return (
     <div class="toolbar" role="toolbar" aria-label="Heat map">
-      <Choice label="Tensors" value={answer.kind} options={plain(answer.kinds.filter((kind) => source.live || source.has("layers", { run: app.run, kind })))}
-        onChange={(kind) => setParameters(app, { kind, statistic: "" })} />
-      <Choice label="Statistic" value={answer.statistic.id} options={statistics} onChange={set("statistic")} />
-      <Choice label="Mode" value={answer.mode} options={plain(answer.modes.filter((mode) => can({ mode })))} onChange={set("mode")} />
-      <Choice label="Worker" value={answer.worker} options={workerOptions(answer.workers).filter(({ value }) => can({ worker: value }))} onChange={set("worker")} />
+      <Choice
+        label="Tensors"
+        value={answer.kind}
+        options={plain(
+          answer.kinds.filter((kind) => source.live || source.has("layers", { run: app.run, kind })),
+        )}
+        onChange={(kind) => setParameters(app, { kind, statistic: "" })}
+      />
+      <Choice
+        label="Statistic"
+        value={answer.statistic.id}
+        options={statistics}
+        onChange={set("statistic")}
+      />
+      <Choice
+        label="Mode"
+        value={answer.mode}
+        options={plain(answer.modes.filter((mode) => can({ mode })))}
+        onChange={set("mode")}
+      />
+      <Choice
+        label="Worker"
+        value={answer.worker}
+        options={workerOptions(answer.workers).filter(({ value }) => can({ worker: value }))}
+        onChange={set("worker")}
+      />
       <PatternField value={pattern} error={error} onInput={set("pattern")} />
       <span class="spacer" />
-      {rowHeight !== null && <button type="button" class="quiet" onClick={() => setParameters(app, { rows: "" })}>Fit all rows</button>}
-      {range !== null && <button type="button" class="quiet" onClick={() => setRange(app, null)}>All steps</button>}
+      {rowHeight !== null && (
+        <button type="button" class="quiet" onClick={() => setParameters(app, { rows: "" })}>
+          Fit all rows
+        </button>
+      )}
+      {range !== null && (
+        <button type="button" class="quiet" onClick={() => setRange(app, null)}>
+          All steps
+        </button>
+      )}
     </div>
   );
 }
@@ -127,25 +201,41 @@ interface PictureProps {
 function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
   const app = useApp();
   const [low, high] = whole.range ?? [0, 1];
-  const scale = useMemo(() => makeScale(whole.statistic.scale, [low, high]), [whole.statistic.scale, low, high]);
+  const scale = useMemo(
+    () => makeScale(whole.statistic.scale, [low, high]),
+    [whole.statistic.scale, low, high],
+  );
   const full = useMemo(() => new Tile(whole).range, [whole]);
   return (
     <>
       <div class="heat-head">
         <ColorBar scale={scale} statistic={whole.statistic} />
         <span class="muted">
-          {rowsShown.length === whole.rows.length ? counted(whole.rows.length, "tensor") : `${count(rowsShown.length)} of ${counted(whole.rows.length, "tensor")}`}
+          {rowsShown.length === whole.rows.length
+            ? counted(whole.rows.length, "tensor")
+            : `${count(rowsShown.length)} of ${counted(whole.rows.length, "tensor")}`}
           {whole.outlines.length > 0 && ` · ${counted(whole.outlines.length, "finding")} outlined`}
         </span>
         {whole.first_bad !== null && <FirstBad answer={whole} />}
       </div>
-      <Heatmap whole={whole} detail={detail} rowsShown={rowsShown} scale={scale} range={range} rowHeight={rowHeight}
+      <Heatmap
+        whole={whole}
+        detail={detail}
+        rowsShown={rowsShown}
+        scale={scale}
+        range={range}
+        rowHeight={rowHeight}
         label={`${summary(whole, rowsShown)} The arrow keys go to a cell, Enter opens its tensor.`}
         onRange={(next) => setRange(app, next)}
         onRowHeight={(next) => setParameters(app, { rows: next === null ? "" : next.toFixed(1) })}
-        onOpen={(name, step) => go(app, "tensor", { name, mode: whole.mode, worker: whole.worker, step: String(step) })} />
+        onOpen={(name, step) =>
+          go(app, "tensor", { name, mode: whole.mode, worker: whole.worker, step: String(step) })
+        }
+      />
       <RangeBar whole={full} range={range} onRange={(next) => setRange(app, next)} />
-      <Disclosure summary="Numbers as a table">{() => <NumberTable answer={whole} rowsShown={rowsShown} />}</Disclosure>
+      <Disclosure summary="Numbers as a table">
+        {() => <NumberTable answer={whole} rowsShown={rowsShown} />}
+      </Disclosure>
     </>
   );
 }
@@ -154,7 +244,8 @@ function FirstBad({ answer }: { readonly answer: Answer }) {
   const bad = answer.first_bad!;
   return (
     <span class="first-bad">
-      First bad: <TensorName name={bad.tensor} parameters={{ mode: answer.mode }} /> <span class="muted">{bad.text}</span>
+      First bad: <TensorName name={bad.tensor} parameters={{ mode: answer.mode }} />{" "}
+      <span class="muted">{bad.text}</span>
     </span>
   );
 }
@@ -166,23 +257,39 @@ function summary(answer: Answer, rowsShown: readonly number[]): string {
   return `Heat map: ${answer.statistic.label} of ${counted(rowsShown.length, "tensor")}, from ${number(low)} to ${number(high)}. ${bad}`;
 }
 
-function NumberTable({ answer, rowsShown }: { readonly answer: Answer; readonly rowsShown: readonly number[] }) {
+function NumberTable({
+  answer,
+  rowsShown,
+}: {
+  readonly answer: Answer;
+  readonly rowsShown: readonly number[];
+}) {
   const tile = useMemo(() => new Tile(answer), [answer]);
   return (
     <div class="table-scroll">
       <table>
         <caption class="hidden">{answer.statistic.label}, over all steps</caption>
         <thead>
-          <tr><th>Tensor</th><th class="num">smallest</th><th class="num">mean</th><th class="num">largest</th><th class="num">columns with NaN or ∞</th></tr>
+          <tr>
+            <th>Tensor</th>
+            <th class="num">smallest</th>
+            <th class="num">mean</th>
+            <th class="num">largest</th>
+            <th class="num">columns with NaN or ∞</th>
+          </tr>
         </thead>
         <tbody>
           {rowsShown.map((row) => {
             const each = rowNumbers(tile, row);
             return (
               <tr key={row}>
-                <td><TensorName name={answer.rows[row]!.name} parameters={{ mode: answer.mode }} /></td>
-                <td class="num">{number(each.low)}</td><td class="num">{number(each.mean)}</td>
-                <td class="num">{number(each.high)}</td><td class="num">{count(each.bad)}</td>
+                <td>
+                  <TensorName name={answer.rows[row]!.name} parameters={{ mode: answer.mode }} />
+                </td>
+                <td class="num">{number(each.low)}</td>
+                <td class="num">{number(each.mean)}</td>
+                <td class="num">{number(each.high)}</td>
+                <td class="num">{count(each.bad)}</td>
               </tr>
             );
           })}
@@ -193,7 +300,10 @@ function NumberTable({ answer, rowsShown }: { readonly answer: Answer; readonly 
 }
 
 /** Numbers of one row over all columns; NaN if it has no finite value. */
-export function rowNumbers(tile: Tile, row: number): { low: number; mean: number; high: number; bad: number } {
+export function rowNumbers(
+  tile: Tile,
+  row: number,
+): { low: number; mean: number; high: number; bad: number } {
   let [low, high, sum, finite, bad] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 0, 0, 0];
   for (let column = 0; column < tile.columns; column++) {
     const cell = tile.cell(row, column);

@@ -1,9 +1,19 @@
 /** Overview of a run: missing data first, then causes, findings, losses, learning rate, cost, attempts. */
 import { useMemo, useState } from "preact/hooks";
-import type { AttemptLine, Cost, Curve, Finding, Notice, Overview as Answer, RunLine } from "../contract.ts";
-import { Lines, type Mark } from "../charts/lines.tsx";
+import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
-import { line } from "../data/decode.ts";
+import type { Mark } from "../charts/lines_plot.ts";
+import type {
+  Overview as Answer,
+  AttemptLine,
+  Cost,
+  Curve,
+  Finding,
+  Notice,
+  Rules as RulesAnswer,
+  RunLine,
+} from "../contract.ts";
+import { line, numbers } from "../data/decode.ts";
 import { bytes, count, counted, curveName, duration, percent, time } from "../data/format.ts";
 import type { Range } from "../data/range.ts";
 import { Choice, Empty, Panel, Waiting } from "../parts/controls.tsx";
@@ -24,8 +34,13 @@ export function Overview() {
       <Notices notices={data.notices} />
       <div class="columns">
         <div class="column-wide">
-          <Curves title="Losses and metrics" curves={data.losses} findings={data.findings} height={250}
-            empty="The run has no losses and no metrics. Register the loss, or record it with save_scalar()." />
+          <Curves
+            title="Losses and metrics"
+            curves={data.losses}
+            findings={data.findings}
+            height={250}
+            empty="The run has no losses and no metrics. Register the loss, or record it with save_scalar()."
+          />
           <Panel title="Findings" note={<FindingNote answer={data} />}>
             {groups.length === 0 ? <NoFindings answer={data} /> : <FindingLine groups={groups} last={last} />}
             <FindingList groups={groups} />
@@ -37,7 +52,9 @@ export function Overview() {
         <div class="column-narrow">
           {data.causes.length > 0 && (
             <Panel title={data.causes.length === 1 ? "Probable cause" : "Probable causes"}>
-              {data.causes.map((cause) => <CauseCard cause={cause} key={`${cause.cause}${cause.since}`} />)}
+              {data.causes.map((cause) => (
+                <CauseCard cause={cause} key={`${cause.cause}${cause.since}`} />
+              ))}
             </Panel>
           )}
           <Verdicts verdicts={data.verdicts} />
@@ -69,7 +86,11 @@ function Headline({ answer }: { readonly answer: Answer }) {
   );
 }
 
-const LEVELS: Readonly<Record<Notice["level"], string>> = { lost: "Missing data", warning: "Warning", note: "Note" };
+const LEVELS: Readonly<Record<Notice["level"], string>> = {
+  lost: "Missing data",
+  warning: "Warning",
+  note: "Note",
+};
 
 function Notices({ notices }: { readonly notices: readonly Notice[] }) {
   const shown = notices.filter((each) => each.level !== "note");
@@ -77,11 +98,15 @@ function Notices({ notices }: { readonly notices: readonly Notice[] }) {
   if (notices.length === 0) return <p class="complete">All captured data is stored; there are no gaps.</p>;
   return (
     <section class="notices" aria-label="Missing data and warnings">
-      {shown.map((each) => <NoticeLine notice={each} key={each.text} />)}
+      {shown.map((each) => (
+        <NoticeLine notice={each} key={each.text} />
+      ))}
       {notes.length > 0 && (
         <details open={shown.length === 0 && notes.length <= 2}>
           <summary>{counted(notes.length, "note")} of the hook and the reader</summary>
-          {notes.map((each) => <NoticeLine notice={each} key={each.text} />)}
+          {notes.map((each) => (
+            <NoticeLine notice={each} key={each.text} />
+          ))}
         </details>
       )}
     </section>
@@ -105,12 +130,13 @@ interface CurvesProps {
 }
 
 /** Curves as lines with their range. */
-export function curveSeries(curves: readonly Curve[], theme: Theme): Series[] {
+export function curveSeries(curves: readonly Curve[], theme: Theme, global: boolean): Series[] {
   const modes = new Set(curves.map((each) => each.mode)).size;
   return curves.map((curve, index) => {
-    const { step, mean, min, max, bad } = line(curve.points);
+    const { step: own, mean, min, max, bad } = line(curve.points);
+    const step = global ? numbers(curve.global_step) : own;
     const label = curveName(curve, modes);
-    const band = curve.points.step.base64.length > 0 && mean.some((value, at) => value !== min[at] && min[at] === min[at]);
+    const band = mean.some((value, at) => value !== min[at] && !Number.isNaN(min[at]));
     const base = { label, color: seriesColor(theme, index), step, value: mean, bad };
     return band ? { ...base, low: min, high: max } : base;
   });
@@ -126,27 +152,39 @@ function Curves({ title, curves, findings, height, empty }: CurvesProps) {
   const { theme } = useApp();
   const [range, setRange] = useState<Range | null>(null);
   const [scale, setScale] = useState("auto");
-  const series = useMemo(() => curveSeries(curves, theme), [curves, theme]);
-  const marks = useMemo(() => findingMarks(findings, theme), [findings, theme]);
-  if (curves.length === 0) return empty === "" ? null : <Panel title={title}><Empty>{empty}</Empty></Panel>;
+  const global =
+    new Set(curves.map((each) => each.mode)).size > 1 &&
+    curves.every((each) => each.global_step !== undefined);
+  const series = useMemo(() => curveSeries(curves, theme, global), [curves, theme, global]);
+  const marks = useMemo(() => findingMarks(findings, theme, global), [findings, theme, global]);
+  if (curves.length === 0)
+    return empty === "" ? null : (
+      <Panel title={title}>
+        <Empty>{empty}</Empty>
+      </Panel>
+    );
   return (
     <Panel title={title} note={<Choice label="Scale" value={scale} options={SCALES} onChange={setScale} />}>
-      <Lines label={title} series={series} marks={marks} height={height} range={range} onRange={setRange}
-        y={scale as "auto"} sync="overview" xLabel={`${modesOf(curves)} step`} />
+      <Lines
+        label={title}
+        series={series}
+        marks={marks}
+        height={height}
+        range={range}
+        onRange={setRange}
+        y={scale as "auto"}
+        sync="overview"
+        xLabel={global ? "global step" : `${curves[0]!.mode} step`}
+      />
     </Panel>
   );
 }
 
-function modesOf(curves: readonly Curve[]): string {
-  const modes = [...new Set(curves.map((each) => each.mode))];
-  return modes.length === 1 ? modes[0]! : "own mode's";
-}
-
 /** Findings as marks, at most one per step. */
-export function findingMarks(findings: readonly Finding[], theme: Theme): Mark[] {
+export function findingMarks(findings: readonly Finding[], theme: Theme, global = false): Mark[] {
   const marks = new Map<number, Mark>();
   for (const each of findings) {
-    const step = each.at.mode_step;
+    const step = global ? each.at.step : each.at.mode_step;
     if (!marks.has(step)) marks.set(step, { step, color: ink(theme).finding, text: each.rule });
   }
   return [...marks.values()];
@@ -162,9 +200,12 @@ function FindingNote({ answer }: { readonly answer: Answer }) {
 }
 
 function NoFindings({ answer }: { readonly answer: Answer }) {
+  const app = useApp();
   const judged = Object.values(answer.verdicts).reduce((sum, each) => sum + each, 0);
-  if (judged === 0) return <Empty>No rule has judged this run. Run `tdcore rules run` on it, or open the page Rules.</Empty>;
-  return <Empty>No rule found an issue.</Empty>;
+  const { data } = useAnswer<RulesAnswer>("rules", judged === 0 ? { run: app.run } : null);
+  if (judged > 0) return <Empty>No rule found an issue.</Empty>;
+  if (data?.judged === "running") return <Empty>The rules are being evaluated.</Empty>;
+  return <Empty>No rule has judged this run.</Empty>;
 }
 
 const MOST_CARDS = 6;
@@ -187,7 +228,9 @@ function FindingList({ groups }: { readonly groups: readonly RuleFindings[] }) {
         </div>
       ))}
       {groups.length > shown.length && (
-        <button type="button" class="quiet" onClick={() => setAll(true)}>Show all {count(groups.length)} rules</button>
+        <button type="button" class="quiet" onClick={() => setAll(true)}>
+          Show all {count(groups.length)} rules
+        </button>
       )}
     </div>
   );
@@ -214,23 +257,39 @@ function CostPanel({ cost, run }: { readonly cost: Cost | null; readonly run: Ru
   if (cost === null) {
     return (
       <Panel title="Cost of capture">
-        <Empty>{run.status === "running" ? "Known after the training ends." : "The run has no end record with the cost."}</Empty>
+        <Empty>
+          {run.status === "running"
+            ? "Known after the training ends."
+            : "The run has no end record with the cost."}
+        </Empty>
       </Panel>
     );
   }
-  const share = cost.training_seconds === null || cost.training_seconds === 0 ? null : cost.capture_seconds / cost.training_seconds;
+  const share =
+    cost.training_seconds === null || cost.training_seconds === 0
+      ? null
+      : cost.capture_seconds / cost.training_seconds;
   return (
     <Panel title="Cost of capture">
       <dl class="facts">
         <dt>Time of the training thread</dt>
         <dd>
           {duration(cost.capture_seconds)}
-          {share !== null && <span class="muted"> · {percent(share)} of {duration(cost.training_seconds!)}</span>}
+          {share !== null && (
+            <span class="muted">
+              {" "}
+              · {percent(share)} of {duration(cost.training_seconds!)}
+            </span>
+          )}
         </dd>
         <dt>Captured</dt>
-        <dd>{counted(cost.captured_tensors, "tensor")} · {bytes(cost.captured_bytes)}</dd>
+        <dd>
+          {counted(cost.captured_tensors, "tensor")} · {bytes(cost.captured_bytes)}
+        </dd>
         <dt>Stored</dt>
-        <dd>{counted(cost.rows, "row")} · {bytes(cost.payload_bytes)} of values</dd>
+        <dd>
+          {counted(cost.rows, "row")} · {bytes(cost.payload_bytes)} of values
+        </dd>
       </dl>
     </Panel>
   );
@@ -243,12 +302,18 @@ function Attempts({ attempts }: { readonly attempts: readonly AttemptLine[] }) {
       {[...attempts].reverse().map((each) => (
         <dl class="facts attempt" key={each.attempt}>
           <dt>{attempts.length === 1 ? "Host" : `Attempt ${each.attempt}`}</dt>
-          <dd>{[each.host, each.framework, each.world_size > 1 ? counted(each.world_size, "rank") : ""].filter(Boolean).join(" · ")}</dd>
+          <dd>
+            {[each.host, each.framework, each.world_size > 1 ? counted(each.world_size, "rank") : ""]
+              .filter(Boolean)
+              .join(" · ")}
+          </dd>
           <dt>Started</dt>
           <dd>{time(each.started_ns)}</dd>
           <dt>Ended</dt>
           <dd>
-            {each.ended_ns === null ? "not ended" : `${time(each.ended_ns)}, after ${duration((each.ended_ns - each.started_ns) / 1e9)}`}
+            {each.ended_ns === null
+              ? "not ended"
+              : `${time(each.ended_ns)}, after ${duration((each.ended_ns - each.started_ns) / 1e9)}`}
             {each.clean === false && <span class="bad"> · not a normal end</span>}
             {each.reason !== "" && <p class="muted">{each.reason}</p>}
           </dd>

@@ -1,9 +1,8 @@
 /** Labels and predictions: confusion matrix, counts of classes, accuracy. */
 import { useMemo } from "preact/hooks";
-import type { Predictions as Answer } from "../contract.ts";
 import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
-import { colorAt, contrast, css, SEQUENTIAL } from "../data/colors.ts";
+import type { Predictions as Answer } from "../contract.ts";
 import { line, type Numbers, numbers } from "../data/decode.ts";
 import { count, percent } from "../data/format.ts";
 import { Choice, Empty, Panel, plain, Waiting } from "../parts/controls.tsx";
@@ -24,8 +23,19 @@ export function Predictions() {
         <p class="muted">{data.labels !== "" && `${data.labels} and ${data.predictions}`}</p>
       </header>
       <div class="toolbar">
-        <Choice label="Mode" value={data.mode} options={plain(data.modes.filter((each) => app.source.has("predictions", { ...request, mode: each })))} onChange={(next) => setParameters(app, { mode: next, step: "" })} />
-        {step !== "" && <button type="button" class="quiet" onClick={() => setParameters(app, { step: "" })}>All counted steps</button>}
+        <Choice
+          label="Mode"
+          value={data.mode}
+          options={plain(
+            data.modes.filter((each) => app.source.has("predictions", { ...request, mode: each })),
+          )}
+          onChange={(next) => setParameters(app, { mode: next, step: "" })}
+        />
+        {step !== "" && (
+          <button type="button" class="quiet" onClick={() => setParameters(app, { step: "" })}>
+            All counted steps
+          </button>
+        )}
       </div>
       {data.text !== "" && <Empty>{sentence(data.text)}</Empty>}
       {data.classes.length > 0 && data.text === "" && <Content data={data} />}
@@ -46,20 +56,38 @@ function Content({ data }: { readonly data: Answer }) {
   for (const each of matrix) total += each;
   let right = 0;
   for (let each = 0; each < size; each++) right += matrix[each * size + each]!;
-  const steps = data.first === null || data.last === null ? "" : data.first.step === data.last.step ? data.first.text : `${data.first.text} to step ${count(data.last.mode_step)}`;
+  const steps =
+    data.first === null || data.last === null
+      ? ""
+      : data.first.step === data.last.step
+        ? data.first.text
+        : `${data.first.text} to step ${count(data.last.mode_step)}`;
   const pick = (step: number): void => {
-    if (source.has("predictions", { run, mode: data.mode, step: String(step) })) setParameters(app, { mode: data.mode, step: String(step) });
+    if (source.has("predictions", { run, mode: data.mode, step: String(step) }))
+      setParameters(app, { mode: data.mode, step: String(step) });
   };
   return (
     <div class="columns even">
-      <Panel title="Confusion matrix" note={`${steps} · ${count(right)} of ${count(total)} right (${percent(total > 0 ? right / total : Number.NaN)})`}>
+      <Panel
+        title="Confusion matrix"
+        note={`${steps} · ${count(right)} of ${count(total)} right (${percent(total > 0 ? right / total : Number.NaN)})`}
+      >
         <Matrix classes={data.classes} matrix={matrix} />
       </Panel>
       <div>
         <Panel title="Accuracy" note={source.live ? "click a step to count it alone" : undefined}>
-          <Lines label="Accuracy" series={series} y="linear" height={200} xLabel={`${data.mode} step`} onPick={pick} />
+          <Lines
+            label="Accuracy"
+            series={series}
+            y="linear"
+            height={200}
+            xLabel={`${data.mode} step`}
+            onPick={pick}
+          />
         </Panel>
-        <Panel title="Classes"><Counts classes={data.classes} matrix={matrix} /></Panel>
+        <Panel title="Classes">
+          <Counts classes={data.classes} matrix={matrix} />
+        </Panel>
       </div>
     </div>
   );
@@ -70,7 +98,10 @@ interface MatrixProps {
   readonly matrix: Numbers;
 }
 
-const WHITE = [255, 255, 255] as const;
+/** Colour of a share of a row: blue for right predictions, orange for wrong ones. Texts stay readable on it. */
+function tint(share: number, right: boolean): string {
+  return `color-mix(in srgb, var(${right ? "--accent" : "--finding"}) ${(45 * Math.sqrt(share)).toFixed(1)}%, var(--surface))`;
+}
 
 /** One row per label, one column per prediction; the colour is the share of the row. */
 function Matrix({ classes, matrix }: MatrixProps) {
@@ -79,20 +110,33 @@ function Matrix({ classes, matrix }: MatrixProps) {
     <div class="table-scroll">
       <table class={`confusion ${size > 20 ? "small" : ""}`}>
         <caption>Rows: labels. Columns: predictions.</caption>
-        <thead><tr><th />{classes.map((each) => <th class="num" key={each} scope="col">{each}</th>)}</tr></thead>
+        <thead>
+          <tr>
+            <th />
+            {classes.map((each) => (
+              <th class="num" key={each} scope="col">
+                {each}
+              </th>
+            ))}
+          </tr>
+        </thead>
         <tbody>
           {classes.map((label, row) => {
             const cells = Array.from(matrix.slice(row * size, (row + 1) * size));
             const sum = cells.reduce((total, each) => total + each, 0);
             return (
               <tr key={label}>
-                <th class="num" scope="row">{label}</th>
+                <th class="num" scope="row">
+                  {label}
+                </th>
                 {cells.map((value, column) => {
-                  const color = colorAt(SEQUENTIAL, sum > 0 ? value / sum : 0);
-                  const text = contrast(color, WHITE) > 4.5 ? "#ffffff" : "#000000";
                   return (
-                    <td class={`num ${row === column ? "diagonal" : ""}`} key={classes[column]} title={`label ${label}, prediction ${classes[column]}: ${count(value)} of ${count(sum)}`}
-                      style={value > 0 ? { background: css(color), color: text } : {}}>
+                    <td
+                      class={`num ${row === column ? "diagonal" : ""}`}
+                      key={classes[column]}
+                      title={`label ${label}, prediction ${classes[column]}: ${count(value)} of ${count(sum)}`}
+                      style={value > 0 ? { background: tint(value / sum, row === column) } : {}}
+                    >
                       {value > 0 ? count(value) : ""}
                     </td>
                   );
@@ -122,12 +166,23 @@ function Counts({ classes, matrix }: MatrixProps) {
   return (
     <div class="table-scroll">
       <table>
-        <thead><tr><th>Class</th><th class="num">Labels</th><th class="num">Predictions</th><th class="num">Recall</th><th class="num">Precision</th></tr></thead>
+        <thead>
+          <tr>
+            <th>Class</th>
+            <th class="num">Labels</th>
+            <th class="num">Predictions</th>
+            <th class="num">Recall</th>
+            <th class="num">Precision</th>
+          </tr>
+        </thead>
         <tbody>
           {rows.map((each) => (
             <tr key={each.label}>
-              <td>{each.label}</td><td class="num">{count(each.labels)}</td><td class="num">{count(each.predictions)}</td>
-              <td class="num">{share(each.recall)}</td><td class="num">{share(each.precision)}</td>
+              <td>{each.label}</td>
+              <td class="num">{count(each.labels)}</td>
+              <td class="num">{count(each.predictions)}</td>
+              <td class="num">{share(each.recall)}</td>
+              <td class="num">{share(each.precision)}</td>
             </tr>
           ))}
         </tbody>

@@ -7,7 +7,14 @@ import { Choice, Code, Empty, PatternField, Waiting } from "../parts/controls.ts
 import { FindingCard } from "../parts/findings.tsx";
 import { setParameters, useAnswer, useApp } from "../state.ts";
 
-const ORDER: readonly Verdict["status"][] = ["issue", "error", "in progress", "no issue", "not evaluable", "does not apply"];
+const ORDER: readonly Verdict["status"][] = [
+  "issue",
+  "error",
+  "in progress",
+  "no issue",
+  "not evaluable",
+  "does not apply",
+];
 
 const JUDGED: Readonly<Record<Answer["judged"], string>> = {
   now: "",
@@ -27,20 +34,83 @@ export function Rules() {
   );
   if (data === null) return <Waiting error={error} />;
   const there = ORDER.filter((each) => data.verdicts.some((verdict) => verdict.status === each));
-  const shown = sorted.filter((each) => (status === "" || each.status === status) && (filter.matches(each.rule) || filter.matches(each.code)));
-  const options = [{ value: "", label: `all ${count(data.verdicts.length)}` }, ...there.map((each) => ({ value: each, label: `${each} (${count(data.verdicts.filter((verdict) => verdict.status === each).length)})` }))];
+  const shown = sorted.filter(
+    (each) =>
+      (status === "" || each.status === status) && (filter.matches(each.rule) || filter.matches(each.code)),
+  );
+  const options = [
+    { value: "", label: `all ${count(data.verdicts.length)}` },
+    ...there.map((each) => ({
+      value: each,
+      label: `${each} (${count(data.verdicts.filter((verdict) => verdict.status === each).length)})`,
+    })),
+  ];
   return (
     <div class="page rules">
-      <header class="headline"><h1>Rules</h1><p class="muted" role="status">{JUDGED[data.judged]}</p></header>
+      <header class="headline">
+        <h1>Rules</h1>
+        <p class="muted" role="status">
+          {JUDGED[data.judged]}
+        </p>
+      </header>
       <div class="toolbar">
-        <Choice label="Verdict" value={status} options={options} onChange={(next) => setParameters(app, { status: next })} />
+        <Choice
+          label="Verdict"
+          value={status}
+          options={options}
+          onChange={(next) => setParameters(app, { status: next })}
+        />
         <PatternField value={pattern} error={filter.error} onInput={setPattern} />
       </div>
-      {shown.length === 0 && <Empty>{data.verdicts.length === 0 ? "No rule has judged this run yet." : "No rule matches."}</Empty>}
+      {shown.length === 0 && (
+        <Empty>{data.verdicts.length === 0 ? "No rule has judged this run yet." : "No rule matches."}</Empty>
+      )}
       <div class="verdicts">
-        {shown.map((each) => <VerdictRow key={each.rule} verdict={each} open={each.rule === app.route.parameters.rule || each.status === "issue" || each.status === "error"} />)}
+        {shown.map((each) => (
+          <VerdictRow
+            key={each.rule}
+            verdict={each}
+            open={
+              each.rule === app.route.parameters.rule || each.status === "issue" || each.status === "error"
+            }
+          />
+        ))}
       </div>
     </div>
+  );
+}
+
+const MOST_SHOWN = 6;
+
+/** The findings of a rule. An action that is the same for all of them is shown once. */
+function Evidence({ verdict }: { readonly verdict: Verdict }) {
+  const [all, setAll] = useState(false);
+  const { findings } = verdict;
+  const actions = new Set(findings.map((each) => each.do));
+  const shown = all ? findings : findings.slice(0, MOST_SHOWN);
+  const rest = verdict.finding_count - findings.length;
+  return (
+    <>
+      {actions.size === 1 && findings[0]!.do !== "" && (
+        <p class="do">
+          <b>Do: </b>
+          {findings[0]!.do}
+        </p>
+      )}
+      {shown.map((each, index) => (
+        <FindingCard key={index} finding={each} rule={false} action={actions.size > 1} />
+      ))}
+      {findings.length > shown.length && (
+        <button type="button" class="quiet more-findings" onClick={() => setAll(true)}>
+          Show {counted(findings.length - shown.length, "more finding")}
+        </button>
+      )}
+      {rest > 0 && all && (
+        <p class="muted">
+          and {counted(rest, "more finding")}, which {rest === 1 ? "is" : "are"} not listed
+        </p>
+      )}
+    </>
   );
 }
 
@@ -57,20 +127,27 @@ function VerdictRow({ verdict, open }: { readonly verdict: Verdict; readonly ope
         <b>{verdict.rule}</b>
         <span class="code-name muted">{verdict.code}</span>
         <span class="verdict-title">{verdict.title}</span>
-        {verdict.finding_count > 0 && <b class="finding-count">{counted(verdict.finding_count, "finding")}</b>}
+        {verdict.finding_count > 0 && (
+          <b class="finding-count">{counted(verdict.finding_count, "finding")}</b>
+        )}
       </summary>
       <div class="verdict-body">
         <p>{verdict.text}</p>
         {verdict.judged > 0 && <p class="muted">Judged: {counted(verdict.judged, "step")}</p>}
         {verdict.missing.length > 0 && (
           <div>
-            <p><b>Missing data</b></p>
-            <ul>{verdict.missing.map((each) => <li key={each}>{each}</li>)}</ul>
+            <p>
+              <b>Missing data</b>
+            </p>
+            <ul>
+              {verdict.missing.map((each) => (
+                <li key={each}>{each}</li>
+              ))}
+            </ul>
           </div>
         )}
         {verdict.fix !== "" && <Code text={verdict.fix} />}
-        {verdict.findings.map((each, index) => <FindingCard key={index} finding={each} rule={false} />)}
-        {verdict.finding_count > verdict.findings.length && <p class="muted">and {counted(verdict.finding_count - verdict.findings.length, "more finding")}</p>}
+        <Evidence verdict={verdict} />
       </div>
     </details>
   );

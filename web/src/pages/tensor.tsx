@@ -1,9 +1,10 @@
 /** One tensor: history, histograms over time, saved values, findings. */
 import { useMemo, useState } from "preact/hooks";
-import type { Points, StatisticsRow, TensorPage, Tensors } from "../contract.ts";
 import { HistogramChart } from "../charts/histogram.tsx";
-import { Lines, type Mark } from "../charts/lines.tsx";
+import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
+import type { Mark } from "../charts/lines_plot.ts";
+import type { Points, StatisticsRow, TensorPage, Tensors } from "../contract.ts";
 import { line } from "../data/decode.ts";
 import { count, counted, number, percent, shape } from "../data/format.ts";
 import type { Range } from "../data/range.ts";
@@ -25,11 +26,17 @@ export function Tensor() {
   const zoomed = visible !== null && app.source.live;
   const detail = useAnswer<TensorPage>(
     "tensor",
-    zoomed ? { ...request, from: String(Math.floor(Math.max(0, visible.from))), to: String(Math.ceil(visible.to)) } : null,
+    zoomed
+      ? { ...request, from: String(Math.floor(Math.max(0, visible.from))), to: String(Math.ceil(visible.to)) }
+      : null,
   );
   if (whole === null) return <Waiting error={error} />;
-  const fits = zoomed && detail.data !== null && detail.data.tensor.name === whole.tensor.name
-    && detail.data.mode === whole.mode && detail.data.worker === whole.worker;
+  const fits =
+    zoomed &&
+    detail.data !== null &&
+    detail.data.tensor.name === whole.tensor.name &&
+    detail.data.mode === whole.mode &&
+    detail.data.worker === whole.worker;
   return <Content whole={whole} page={fits ? detail.data! : whole} range={range} />;
 }
 
@@ -43,11 +50,24 @@ function Content({ whole, page, range }: ContentProps) {
   const app = useApp();
   const { theme } = app;
   const { tensor } = whole;
-  const marks = useMemo(() => findingMarks(whole.findings.filter((each) => each.at.mode === whole.mode), theme), [whole, theme]);
-  const shared = { marks, range, onRange: (next: Range | null) => setRange(app, next), sync: "tensor",
-    onPick: (step: number) => setParameters(app, { step: String(step) }) };
+  const marks = useMemo(
+    () =>
+      findingMarks(
+        whole.findings.filter((each) => each.at.mode === whole.mode),
+        theme,
+      ),
+    [whole, theme],
+  );
+  const shared = {
+    marks,
+    range,
+    onRange: (next: Range | null) => setRange(app, next),
+    sync: "tensor",
+    onPick: (step: number) => setParameters(app, { step: String(step) }),
+  };
   const facts = [tensor.kind, tensor.origin, shape(tensor.shape), tensor.dtype].filter((each) => each !== "");
-  const can = (changes: Record<string, string>): boolean => app.source.has("tensor", { run: app.run, name: tensor.name, ...changes });
+  const can = (changes: Record<string, string>): boolean =>
+    app.source.has("tensor", { run: app.run, name: tensor.name, ...changes });
   const empty = whole.mean.step.base64 === "";
   return (
     <div class="page tensor">
@@ -57,34 +77,66 @@ function Content({ whole, page, range }: ContentProps) {
         <Neighbours name={tensor.name} />
       </header>
       <div class="toolbar">
-        <Choice label="Mode" value={whole.mode} options={plain(whole.modes.filter((mode) => can({ mode })))} onChange={(mode) => setParameters(app, { mode, step: "", from: "", to: "" })} />
-        <Choice label="Worker" value={whole.worker} options={workerOptions(whole.workers).filter(({ value }) => can({ worker: value }))} onChange={(worker) => setParameters(app, { worker })} />
+        <Choice
+          label="Mode"
+          value={whole.mode}
+          options={plain(whole.modes.filter((mode) => can({ mode })))}
+          onChange={(mode) => setParameters(app, { mode, step: "", from: "", to: "" })}
+        />
+        <Choice
+          label="Worker"
+          value={whole.worker}
+          options={workerOptions(whole.workers).filter(({ value }) => can({ worker: value }))}
+          onChange={(worker) => setParameters(app, { worker })}
+        />
         <span class="spacer" />
-        {range !== null && <button type="button" class="quiet" onClick={() => setRange(app, null)}>All steps</button>}
+        {range !== null && (
+          <button type="button" class="quiet" onClick={() => setRange(app, null)}>
+            All steps
+          </button>
+        )}
       </div>
-      {whole.absent !== "" && <p class="notice warning"><b>No value</b> {whole.absent}</p>}
+      {whole.absent !== "" && (
+        <p class="notice warning">
+          <b>No value</b> {whole.absent}
+        </p>
+      )}
       {empty && <Empty>The tensor has no stored statistics in the mode {whole.mode}.</Empty>}
       <div class="columns even">
         <div>
           {!empty && <Spread page={page} theme={theme} shared={shared} />}
           {!empty && <Norm page={page} theme={theme} shared={shared} />}
-          <Panel title="Histogram over time" note={page.histogram === null ? undefined : "share of elements by magnitude"}>
+          <Panel
+            title="Histogram over time"
+            note={page.histogram === null ? undefined : "share of elements by magnitude"}
+          >
             {page.histogram === null ? (
-              <Empty>The run has no histograms of this tensor. The hook stores histograms with statistics; an older run lacks them.</Empty>
+              <Empty>
+                The run has no histograms of this tensor. The hook stores histograms with statistics; an older
+                run lacks them.
+              </Empty>
             ) : (
-              <HistogramChart histogram={page.histogram} whole={whole.histogram ?? page.histogram} mode={whole.mode}
-                range={range} onRange={shared.onRange} onPick={shared.onPick} />
+              <HistogramChart
+                histogram={page.histogram}
+                whole={whole.histogram ?? page.histogram}
+                mode={whole.mode}
+                range={range}
+                onRange={shared.onRange}
+                onPick={shared.onPick}
+              />
             )}
           </Panel>
         </div>
         <div>
-          <ValuePanel page={whole} />
-          {page.quantiles.length > 0 && <Quantiles page={page} theme={theme} shared={shared} />}
           {whole.findings.length > 0 && (
             <Panel title={counted(whole.findings.length, "finding")}>
-              {whole.findings.slice(0, 20).map((each, index) => <FindingCard key={index} finding={each} />)}
+              {whole.findings.slice(0, 20).map((each, index) => (
+                <FindingCard key={index} finding={each} tensor={false} />
+              ))}
             </Panel>
           )}
+          <ValuePanel page={whole} />
+          {page.quantiles.length > 0 && <Quantiles page={page} theme={theme} shared={shared} />}
         </div>
       </div>
       {whole.rows.length > 0 && <Rows rows={whole.rows} />}
@@ -101,10 +153,22 @@ function Neighbours({ name }: { readonly name: string }) {
   const link = (index: number, arrow: string, text: string) => {
     const other = data.tensors[index];
     return other === undefined ? null : (
-      <a class="button quiet" href={href(app, "tensor", { name: other.name })} title={`${text}: ${other.name}`} aria-label={`${text}: ${other.name}`}>{arrow}</a>
+      <a
+        class="button quiet"
+        href={href(app, "tensor", { name: other.name })}
+        title={`${text}: ${other.name}`}
+        aria-label={`${text}: ${other.name}`}
+      >
+        {arrow}
+      </a>
     );
   };
-  return <span class="neighbours">{link(at - 1, "↑", "Previous tensor")}{link(at + 1, "↓", "Next tensor")}</span>;
+  return (
+    <span class="neighbours">
+      {link(at - 1, "↑", "Previous tensor")}
+      {link(at + 1, "↓", "Next tensor")}
+    </span>
+  );
 }
 
 interface Shared {
@@ -137,14 +201,28 @@ function Spread({ page, theme, shared }: ChartProps) {
     const high = mean.mean.map((value, at) => value + deviation[at]!);
     const [lowest, highest] = [line(page.min), line(page.max)];
     return [
-      { label: "mean ± std", color: seriesColor(theme, 0), step: mean.step, value: mean.mean, low, high, bad: mean.bad },
+      {
+        label: "mean ± std",
+        color: seriesColor(theme, 0),
+        step: mean.step,
+        value: mean.mean,
+        low,
+        high,
+        bad: mean.bad,
+      },
       { label: "min", color: seriesColor(theme, 2), step: lowest.step, value: lowest.min, width: 1 },
       { label: "max", color: seriesColor(theme, 1), step: highest.step, value: highest.max, width: 1 },
     ];
   }, [page, theme]);
   return (
     <Panel title="Elements">
-      <Lines label={`Elements of ${page.tensor.name}`} series={series} y="linear" height={HEIGHT} {...shared} />
+      <Lines
+        label={`Elements of ${page.tensor.name}`}
+        series={series}
+        y="linear"
+        height={HEIGHT}
+        {...shared}
+      />
     </Panel>
   );
 }
@@ -164,7 +242,10 @@ function Norm({ page, theme, shared }: ChartProps) {
 /** Quantiles of the magnitudes, from the smallest to the largest in colours of one family. */
 function Quantiles({ page, theme, shared }: ChartProps) {
   const series = useMemo(
-    () => page.quantiles.map((each, index) => single(each.points, `${percent(each.quantile)}`, seriesColor(theme, index))),
+    () =>
+      page.quantiles.map((each, index) =>
+        single(each.points, `${percent(each.quantile)}`, seriesColor(theme, index)),
+      ),
     [page, theme],
   );
   return (
@@ -185,21 +266,41 @@ function Rows({ rows }: { readonly rows: readonly StatisticsRow[] }) {
       <div class="table-scroll">
         <table>
           <thead>
-            <tr><th>Step</th>{workers && <th>Worker</th>}<th>State</th>{names.map((each) => <th class="num" key={each}>{each.replaceAll("_", " ")}</th>)}</tr>
+            <tr>
+              <th>Step</th>
+              {workers && <th>Worker</th>}
+              <th>State</th>
+              {names.map((each) => (
+                <th class="num" key={each}>
+                  {each.replaceAll("_", " ")}
+                </th>
+              ))}
+            </tr>
           </thead>
           <tbody>
             {shown.map((each) => (
               <tr key={`${each.at.step} ${each.at.mode} ${each.worker}`}>
                 <td class="nowrap">{each.at.text}</td>
                 {workers && <td>{each.worker}</td>}
-                <td title={each.reason}>{each.status}{each.reason !== "" && <span class="muted"> {each.reason}</span>}</td>
-                {names.map((name) => <td class="num" key={name}>{cell(each.values[name])}</td>)}
+                <td title={each.reason}>
+                  {each.status}
+                  {each.reason !== "" && <span class="muted"> {each.reason}</span>}
+                </td>
+                {names.map((name) => (
+                  <td class="num" key={name}>
+                    {cell(each.values[name])}
+                  </td>
+                ))}
               </tr>
             ))}
           </tbody>
         </table>
       </div>
-      {rows.length > shown.length && <button type="button" class="quiet" onClick={() => setAll(true)}>Show {count(rows.length)} rows</button>}
+      {rows.length > shown.length && (
+        <button type="button" class="quiet" onClick={() => setAll(true)}>
+          Show {count(rows.length)} rows
+        </button>
+      )}
     </Panel>
   );
 }

@@ -12,8 +12,12 @@ export function Actions({ line }: { readonly line: RunLine | undefined }) {
   if (!app.runs.can_write || line?.status !== "running") return null;
   return (
     <>
-      <button type="button" onClick={() => setOpen("capture")}>Capture more</button>
-      <button type="button" class="danger" onClick={() => setOpen("stop")}>Stop the training</button>
+      <button type="button" onClick={() => setOpen("capture")}>
+        Capture more
+      </button>
+      <button type="button" class="danger" onClick={() => setOpen("stop")}>
+        Stop the training
+      </button>
       {open === "stop" && <StopDialog line={line} onClose={() => setOpen("")} />}
       {open === "capture" && <CaptureDialog line={line} onClose={() => setOpen("")} />}
     </>
@@ -53,18 +57,29 @@ function StopDialog({ line, onClose }: DialogProps) {
   return (
     <Dialog title="Stop the training?" onClose={onClose}>
       <p>
-        The training of <b>{line.name}</b> stops at the start of its next step. All workers stop at the same step. The
-        data that is already captured is kept.
+        The training of <b>{line.name}</b> stops at the start of its next step. All workers stop at the same
+        step. The data that is already captured is kept.
       </p>
       <form onSubmit={submit}>
         <label>
           Reason, which is stored in the run
-          <input type="text" value={reason} maxLength={200} onInput={(event) => setReason(event.currentTarget.value)} />
+          <input
+            type="text"
+            value={reason}
+            maxLength={200}
+            onInput={(event) => setReason(event.currentTarget.value)}
+          />
         </label>
         <p role="status">{text}</p>
         <div class="dialog-buttons">
-          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>{sent ? "Close" : "Cancel"}</button>
-          {!sent && <button type="submit" class="danger">Stop the training</button>}
+          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>
+            {sent ? "Close" : "Cancel"}
+          </button>
+          {!sent && (
+            <button type="submit" class="danger">
+              Stop the training
+            </button>
+          )}
         </div>
       </form>
     </Dialog>
@@ -75,7 +90,9 @@ function CaptureDialog({ line, onClose }: DialogProps) {
   const app = useApp();
   const { data } = useAnswer<Tensors>("tensors", { run: line.id });
   const shown = app.route.page === "tensor" ? app.route.parameters.name : undefined;
-  const [pattern, setPattern] = useState(shown === undefined ? "^gradient/" : `^${shown.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`);
+  const [pattern, setPattern] = useState(
+    shown === undefined ? "^gradient/" : `^${shown.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`,
+  );
   const [steps, setSteps] = useState("10");
   const [level, setLevel] = useState("values");
   const [text, sent, send] = useRequest("capture");
@@ -88,17 +105,32 @@ function CaptureDialog({ line, onClose }: DialogProps) {
   return (
     <Dialog title="Capture more" onClose={onClose}>
       <p>
-        The training of <b>{line.name}</b> captures these tensors at each of its next steps. These steps take longer.
+        The training of <b>{line.name}</b> captures these tensors at each of its next steps. These steps take
+        longer.
       </p>
       <form onSubmit={submit}>
         <label>
           Tensors, as a regular expression over names
-          <input type="text" value={pattern} spellcheck={false} onInput={(event) => setPattern(event.currentTarget.value)} />
+          <input
+            type="text"
+            value={pattern}
+            spellcheck={false}
+            onInput={(event) => setPattern(event.currentTarget.value)}
+          />
         </label>
-        <p class="muted" role="status">{error === "" ? `${counted(tensors.length, "tensor")}: ${named(tensors)}` : error}</p>
+        <p class="muted" role="status">
+          {error === "" ? `${counted(tensors.length, "tensor")}: ${named(tensors)}` : error}
+        </p>
         <label>
           Number of steps
-          <input type="number" value={steps} min="1" max="10000" required onInput={(event) => setSteps(event.currentTarget.value)} />
+          <input
+            type="number"
+            value={steps}
+            min="1"
+            max="10000"
+            required
+            onInput={(event) => setSteps(event.currentTarget.value)}
+          />
         </label>
         <label>
           Stored data
@@ -109,8 +141,14 @@ function CaptureDialog({ line, onClose }: DialogProps) {
         </label>
         <p role="status">{text}</p>
         <div class="dialog-buttons">
-          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>{sent ? "Close" : "Cancel"}</button>
-          {!sent && <button type="submit" disabled={tensors.length === 0}>Capture</button>}
+          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>
+            {sent ? "Close" : "Cancel"}
+          </button>
+          {!sent && (
+            <button type="submit" disabled={tensors.length === 0}>
+              Capture
+            </button>
+          )}
         </div>
       </form>
     </Dialog>

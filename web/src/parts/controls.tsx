@@ -22,11 +22,17 @@ export function Choice({ label, value, options, onChange }: ChoiceProps) {
   if (options.length <= 4 && letters <= 32) {
     return (
       <div class="choice" role="group" aria-labelledby={id}>
-        <span class="choice-label" id={id}>{label}</span>
+        <span class="choice-label" id={id}>
+          {label}
+        </span>
         <span class="segments">
           {options.map((option) => (
-            <button type="button" key={option.value} aria-pressed={option.value === value}
-              onClick={() => onChange(option.value)}>
+            <button
+              type="button"
+              key={option.value}
+              aria-pressed={option.value === value}
+              onClick={() => onChange(option.value)}
+            >
               {option.label}
             </button>
           ))}
@@ -39,7 +45,9 @@ export function Choice({ label, value, options, onChange }: ChoiceProps) {
       <span class="choice-label">{label}</span>
       <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
         {options.map((option) => (
-          <option value={option.value} key={option.value}>{option.label}</option>
+          <option value={option.value} key={option.value}>
+            {option.label}
+          </option>
         ))}
       </select>
     </label>
@@ -53,19 +61,34 @@ export function plain(values: readonly string[]): Option[] {
 
 /** Workers as options, with all of them together first. */
 export function workerOptions(workers: readonly string[]): Option[] {
-  return workers.length < 2 ? [] : [{ value: "", label: "all" }, ...plain(workers.filter((each) => each !== ""))];
+  return workers.length < 2
+    ? []
+    : [{ value: "", label: "all" }, ...plain(workers.filter((each) => each !== ""))];
 }
 
 /** A field for a regular expression over names. */
-export function PatternField(props: { readonly value: string; readonly error: string; readonly onInput: (value: string) => void }) {
+export function PatternField(props: {
+  readonly value: string;
+  readonly error: string;
+  readonly onInput: (value: string) => void;
+}) {
   const id = useId();
   return (
     <label class="choice pattern">
       <span class="choice-label">Filter</span>
-      <input type="search" value={props.value} placeholder="name or regular expression" spellcheck={false}
-        data-filter="" aria-invalid={props.error !== ""} aria-describedby={id}
-        onInput={(event) => props.onInput(event.currentTarget.value)} />
-      <span id={id} class="field-error" role="status">{props.error}</span>
+      <input
+        type="search"
+        value={props.value}
+        placeholder="name or regular expression"
+        spellcheck={false}
+        data-filter=""
+        aria-invalid={props.error !== ""}
+        aria-describedby={id}
+        onInput={(event) => props.onInput(event.currentTarget.value)}
+      />
+      <span id={id} class="field-error" role="status">
+        {props.error}
+      </span>
     </label>
   );
 }
@@ -101,8 +124,17 @@ export function Waiting({ error }: { readonly error: string }) {
     const timer = setTimeout(() => setLate(true), 250);
     return () => clearTimeout(timer);
   }, []);
-  if (error !== "") return <p class="empty error" role="alert">{error}</p>;
-  return <p class="empty" role="status">{late ? "Reading the run …" : ""}</p>;
+  if (error !== "")
+    return (
+      <p class="empty error" role="alert">
+        {error}
+      </p>
+    );
+  return (
+    <p class="empty" role="status">
+      {late ? "Reading the run …" : ""}
+    </p>
+  );
 }
 
 /** A text that can be copied. */
@@ -118,22 +150,35 @@ export function Code({ text }: { readonly text: string }) {
     <div class="code">
       <pre>{text}</pre>
       {navigator.clipboard !== undefined && (
-        <button type="button" class="quiet" onClick={copy}>{done ? "Copied" : "Copy"}</button>
+        <button type="button" class="quiet" onClick={copy}>
+          {done ? "Copied" : "Copy"}
+        </button>
       )}
     </div>
   );
 }
 
 /** A modal dialog; it is open while it is on the page. */
-export function Dialog(props: { readonly title: string; readonly onClose: () => void; readonly children: ComponentChildren; readonly class?: string }) {
+export function Dialog(props: {
+  readonly title: string;
+  readonly onClose: () => void;
+  readonly children: ComponentChildren;
+  readonly class?: string;
+}) {
   const ref = useRef<HTMLDialogElement>(null);
   const id = useId();
   useEffect(() => {
     ref.current?.showModal();
   }, []);
   return (
-    <dialog ref={ref} class={props.class} aria-labelledby={id} onClose={props.onClose}
-      onClick={(event) => event.target === ref.current && ref.current?.close()}>
+    // biome-ignore lint/a11y/useKeyWithClickEvents: the browser closes a dialog at Escape.
+    <dialog
+      ref={ref}
+      class={props.class}
+      aria-labelledby={id}
+      onClose={props.onClose}
+      onClick={(event) => event.target === ref.current && ref.current?.close()}
+    >
       <div class="dialog-body">
         <h2 id={id}>{props.title}</h2>
         {props.children}
@@ -143,7 +188,13 @@ export function Dialog(props: { readonly title: string; readonly onClose: () => 
 }
 
 /** Content that is only built after it was opened. */
-export function Disclosure({ summary, children }: { readonly summary: string; readonly children: () => ComponentChildren }) {
+export function Disclosure({
+  summary,
+  children,
+}: {
+  readonly summary: string;
+  readonly children: () => ComponentChildren;
+}) {
   const [open, setOpen] = useState(false);
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>

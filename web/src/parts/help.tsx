@@ -46,7 +46,9 @@ export function Help({ onClose }: { readonly onClose: () => void }) {
             <dl>
               {keys.map(([key, text]) => (
                 <div key={key}>
-                  <dt><kbd>{key}</kbd></dt>
+                  <dt>
+                    <kbd>{key}</kbd>
+                  </dt>
                   <dd>{text}</dd>
                 </div>
               ))}
@@ -54,7 +56,9 @@ export function Help({ onClose }: { readonly onClose: () => void }) {
           </section>
         ))}
       </div>
-      <form method="dialog"><button type="submit">Close</button></form>
+      <form method="dialog">
+        <button type="submit">Close</button>
+      </form>
     </Dialog>
   );
 }

@@ -50,26 +50,52 @@ export function Search({ onClose }: { readonly onClose: () => void }) {
   };
   return (
     <Dialog title="Search tensors" onClose={onClose} class="search">
-      <input type="search" list={undefined} value={query} placeholder="words of a name, or a regular expression" aria-label="Name"
-        role="combobox" aria-expanded="true" aria-controls="found" aria-activedescendant={`found-${at}`}
-        spellcheck={false} onKeyDown={onKeyDown}
-        onInput={(event) => { setQuery(event.currentTarget.value); setAt(0); }} />
-      <ul id="found" role="listbox" aria-label="Tensors">
+      <input
+        type="search"
+        list={undefined}
+        value={query}
+        placeholder="words of a name, or a regular expression"
+        aria-label="Name"
+        // biome-ignore lint/a11y/noRedundantRoles: without a list the role would be searchbox.
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="found"
+        aria-activedescendant={`found-${at}`}
+        spellcheck={false}
+        onKeyDown={onKeyDown}
+        onInput={(event) => {
+          setQuery(event.currentTarget.value);
+          setAt(0);
+        }}
+      />
+      <div id="found" role="listbox" aria-label="Tensors">
         {lines.map((each, index) => (
-          <li key={each.name} id={`found-${index}`} role="option" aria-selected={index === at} tabIndex={-1}
-            onPointerMove={() => setAt(index)} onClick={() => open(index)}
-            onKeyDown={(event) => event.key === "Enter" && open(index)}>
+          <div
+            key={each.name}
+            id={`found-${index}`}
+            role="option"
+            aria-selected={index === at}
+            tabIndex={-1}
+            onPointerMove={() => setAt(index)}
+            onClick={() => open(index)}
+            onKeyDown={(event) => event.key === "Enter" && open(index)}
+          >
             <span>{each.name}</span>
             <span class="muted">
               {each.findings > 0 && <b class="finding-count">{counted(each.findings, "finding")}</b>}
-              {shape(each.shape)} · {counted(each.steps, "step")}{each.has_values && " · values"}
+              {shape(each.shape)} · {counted(each.steps, "step")}
+              {each.has_values && " · values"}
             </span>
-          </li>
+          </div>
         ))}
-      </ul>
+      </div>
       {error !== "" && <p class="empty error">{error}</p>}
       {data !== null && lines.length === 0 && <p class="empty">No tensor matches.</p>}
-      {data !== null && lines.length === MOST && <p class="muted">The first {MOST} matches of {data.tensors.length}.</p>}
+      {data !== null && lines.length === MOST && (
+        <p class="muted">
+          The first {MOST} matches of {data.tensors.length}.
+        </p>
+      )}
     </Dialog>
   );
 }

@@ -6,6 +6,7 @@ const RUNS: Readonly<Record<RunLine["status"], string>> = {
   ended: "ended",
   died: "died",
   unreadable: "cannot be read",
+  reading: "reading …",
 };
 
 export function StatusBadge({ status }: { readonly status: RunLine["status"] }) {

@@ -19,11 +19,22 @@ export function TensorChoice({ value, names, onChange }: Props) {
   return (
     <label class="choice tensor-choice">
       <span class="choice-label">Tensor</span>
-      <input type="text" list={id} value={text} data-filter="" spellcheck={false} aria-invalid={!names.includes(text)}
+      <input
+        type="text"
+        list={id}
+        value={text}
+        data-filter=""
+        spellcheck={false}
+        aria-invalid={!names.includes(text)}
         onFocus={(event) => event.currentTarget.select()}
         onInput={(event) => submit(event.currentTarget.value)}
-        onBlur={() => !names.includes(text) && setText(value)} />
-      <datalist id={id}>{names.map((name) => <option value={name} key={name} />)}</datalist>
+        onBlur={() => !names.includes(text) && setText(value)}
+      />
+      <datalist id={id}>
+        {names.map((name) => (
+          <option value={name} key={name} />
+        ))}
+      </datalist>
     </label>
   );
 }

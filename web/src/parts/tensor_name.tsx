@@ -2,7 +2,13 @@
 import { parts } from "../data/names.ts";
 import { href, useApp } from "../state.ts";
 
-export function TensorName({ name, parameters = {} }: { readonly name: string; readonly parameters?: Readonly<Record<string, string>> }) {
+export function TensorName({
+  name,
+  parameters = {},
+}: {
+  readonly name: string;
+  readonly parameters?: Readonly<Record<string, string>>;
+}) {
   const app = useApp();
   const { kind, module, leaf } = parts(name);
   return (
