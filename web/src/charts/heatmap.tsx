@@ -22,7 +22,8 @@ interface Props {
 }
 
 const LEAST_ROW = 1;
-const MOST_ROW = 28;
+const MOST_ROW = 32;
+const FIT_ROW = 24; // height of few rows
 
 export function Heatmap(props: Props) {
   const { theme } = useApp();
@@ -50,9 +51,10 @@ export function Heatmap(props: Props) {
   const range = useMemo<Range>(() => ({ from, to }), [from, to]);
   const plotWidth = Math.max(1, width - PLOT.left - PLOT.right);
   const plotHeight = Math.max(1, height - PLOT.top - PLOT.bottom);
-  const fit = Math.min(MOST_ROW - 6, Math.max(LEAST_ROW, plotHeight / Math.max(1, rowsShown.length)));
+  const fit = Math.min(FIT_ROW, Math.max(LEAST_ROW, plotHeight / Math.max(1, rowsShown.length)));
   const rowHeight = props.rowHeight ?? fit;
   const content = rowHeight * rowsShown.length;
+  const wanted = (props.rowHeight ?? FIT_ROW) * rowsShown.length + PLOT.top + PLOT.bottom + 2;
 
   const heat = useMemo<Heat>(
     () => ({
@@ -246,7 +248,7 @@ export function Heatmap(props: Props) {
 
   const finding = hover === null ? null : outlineAt(heat, hover);
   return (
-    <div class="heat" ref={box}>
+    <div class="heat" ref={box} style={{ maxHeight: `${Math.max(120, wanted)}px` }}>
       <div
         class="heat-scroll"
         ref={scroller}

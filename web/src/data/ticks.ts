@@ -37,11 +37,11 @@ export function logTicks(low: number, high: number, most: number): number[] {
   return ticks;
 }
 
-/** Text of a tick of a logarithmic axis: "10⁻³", "0.1", "1", "10", "2×10⁵". */
+/** Text of a tick of a logarithmic axis: "10⁻⁴", "0.1", "1", "10", "2×10⁵". */
 export function logTickText(value: number): string {
   const power = Math.floor(Math.log10(value) + 1e-9);
   const factor = Number((value / 10 ** power).toPrecision(3));
-  if (power >= -2 && power <= 3) return String(Number(value.toPrecision(3)));
+  if (power >= -3 && power <= 3) return String(Number(value.toPrecision(3)));
   const digits = [...String(Math.abs(power))].map((digit) => SUPERSCRIPT[Number(digit)]).join("");
   return `${factor === 1 ? "" : `${factor}×`}10${power < 0 ? "⁻" : ""}${digits}`;
 }

@@ -5,7 +5,8 @@ import { Tile } from "../charts/heat_tile.ts";
 import { Heatmap } from "../charts/heatmap.tsx";
 import { RangeBar } from "../charts/range_bar.tsx";
 import type { Layers as Answer } from "../contract.ts";
-import { scale as makeScale } from "../data/colors.ts";
+import { scale as makeScale, type Scale } from "../data/colors.ts";
+import { extent, numbers } from "../data/decode.ts";
 import { count, counted, number } from "../data/format.ts";
 import { byModule, matcher } from "../data/names.ts";
 import type { Range } from "../data/range.ts";
@@ -200,11 +201,7 @@ interface PictureProps {
 
 function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
   const app = useApp();
-  const [low, high] = whole.range ?? [0, 1];
-  const scale = useMemo(
-    () => makeScale(whole.statistic.scale, [low, high]),
-    [whole.statistic.scale, low, high],
-  );
+  const scale = useMemo(() => scaleOf(whole), [whole]);
   const full = useMemo(() => new Tile(whole).range, [whole]);
   return (
     <>
@@ -238,6 +235,16 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
       </Disclosure>
     </>
   );
+}
+
+/** Scale of the colours. Values on one side of 0 have no diverging scale. */
+function scaleOf(answer: Answer): Scale {
+  const { statistic, range } = answer;
+  if (statistic.scale === "diverging") {
+    const found = extent(numbers(answer.mean));
+    if (found !== null && found[0] >= 0) return makeScale("linear", found);
+  }
+  return makeScale(statistic.scale, range ?? [0, 1]);
 }
 
 function FirstBad({ answer }: { readonly answer: Answer }) {

@@ -203,7 +203,9 @@ function NoFindings({ answer }: { readonly answer: Answer }) {
   const app = useApp();
   const judged = Object.values(answer.verdicts).reduce((sum, each) => sum + each, 0);
   const { data } = useAnswer<RulesAnswer>("rules", judged === 0 ? { run: app.run } : null);
-  if (judged > 0) return <Empty>No rule found an issue.</Empty>;
+  if ((answer.verdicts["no issue"] ?? 0) > 0) return <Empty>No rule found an issue.</Empty>;
+  if (judged > 0)
+    return <Empty>No rule could judge this run. The page Rules lists the data that the rules need.</Empty>;
   if (data?.judged === "running") return <Empty>The rules are being evaluated.</Empty>;
   return <Empty>No rule has judged this run.</Empty>;
 }

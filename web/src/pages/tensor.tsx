@@ -68,6 +68,7 @@ function Content({ whole, page, range }: ContentProps) {
   const facts = [tensor.kind, tensor.origin, shape(tensor.shape), tensor.dtype].filter((each) => each !== "");
   const can = (changes: Record<string, string>): boolean =>
     app.source.has("tensor", { run: app.run, name: tensor.name, ...changes });
+  const single = tensor.shape.every((size) => size === 1);
   const empty = whole.mean.step.base64 === "";
   return (
     <div class="page tensor">
@@ -104,28 +105,10 @@ function Content({ whole, page, range }: ContentProps) {
       {empty && <Empty>The tensor has no stored statistics in the mode {whole.mode}.</Empty>}
       <div class="columns even">
         <div>
-          {!empty && <Spread page={page} theme={theme} shared={shared} />}
-          {!empty && <Norm page={page} theme={theme} shared={shared} />}
-          <Panel
-            title="Histogram over time"
-            note={page.histogram === null ? undefined : "share of elements by magnitude"}
-          >
-            {page.histogram === null ? (
-              <Empty>
-                The run has no histograms of this tensor. The hook stores histograms with statistics; an older
-                run lacks them.
-              </Empty>
-            ) : (
-              <HistogramChart
-                histogram={page.histogram}
-                whole={whole.histogram ?? page.histogram}
-                mode={whole.mode}
-                range={range}
-                onRange={shared.onRange}
-                onPick={shared.onPick}
-              />
-            )}
-          </Panel>
+          {!empty && single && <SingleValue page={page} theme={theme} shared={shared} />}
+          {!empty && !single && <Spread page={page} theme={theme} shared={shared} />}
+          {!empty && !single && <Norm page={page} theme={theme} shared={shared} />}
+          {!single && <Histograms page={page} whole={whole} shared={shared} />}
         </div>
         <div>
           {whole.findings.length > 0 && (
@@ -136,7 +119,7 @@ function Content({ whole, page, range }: ContentProps) {
             </Panel>
           )}
           <ValuePanel page={whole} />
-          {page.quantiles.length > 0 && <Quantiles page={page} theme={theme} shared={shared} />}
+          {!single && page.quantiles.length > 0 && <Quantiles page={page} theme={theme} shared={shared} />}
         </div>
       </div>
       {whole.rows.length > 0 && <Rows rows={whole.rows} />}
@@ -187,9 +170,44 @@ interface ChartProps {
 
 const HEIGHT = 190;
 
-function single(points: Points, label: string, color: string, more: Partial<Series> = {}): Series {
+function curve(points: Points, label: string, color: string, more: Partial<Series> = {}): Series {
   const { step, mean, bad } = line(points);
   return { label, color, step, value: mean, bad, ...more };
+}
+
+/** History of a tensor with one element. */
+function SingleValue({ page, theme, shared }: ChartProps) {
+  const series = useMemo(() => {
+    const { min: low, max: high } = line(page.mean);
+    return [curve(page.mean, "", seriesColor(theme, 0), { low, high })];
+  }, [page, theme]);
+  return (
+    <Panel title="Value">
+      <Lines label={`Value of ${page.tensor.name}`} series={series} height={260} {...shared} />
+    </Panel>
+  );
+}
+
+function Histograms({ page, whole, shared }: Omit<ContentProps, "range"> & { readonly shared: Shared }) {
+  return (
+    <Panel
+      title="Histogram over time"
+      note={page.histogram === null ? undefined : "share of elements by magnitude"}
+    >
+      {page.histogram === null ? (
+        <Empty>The run has no histograms of this tensor.</Empty>
+      ) : (
+        <HistogramChart
+          histogram={page.histogram}
+          whole={whole.histogram ?? page.histogram}
+          mode={whole.mode}
+          range={shared.range}
+          onRange={shared.onRange}
+          onPick={shared.onPick}
+        />
+      )}
+    </Panel>
+  );
 }
 
 /** Mean of the elements with one standard deviation, and their minimum and maximum. */
@@ -244,7 +262,7 @@ function Quantiles({ page, theme, shared }: ChartProps) {
   const series = useMemo(
     () =>
       page.quantiles.map((each, index) =>
-        single(each.points, `${percent(each.quantile)}`, seriesColor(theme, index)),
+        curve(each.points, `${percent(each.quantile)}`, seriesColor(theme, index)),
       ),
     [page, theme],
   );

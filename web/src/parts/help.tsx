@@ -56,7 +56,7 @@ export function Help({ onClose }: { readonly onClose: () => void }) {
           </section>
         ))}
       </div>
-      <form method="dialog">
+      <form method="dialog" class="dialog-buttons">
         <button type="submit">Close</button>
       </form>
     </Dialog>
