@@ -4,6 +4,7 @@ import type { Scale } from "../data/colors.ts";
 import type { Range } from "../data/range.ts";
 import { linearTicks, linearTickText } from "../data/ticks.ts";
 import { type Ink, ink, type Theme } from "../theme.ts";
+import { frames } from "./heat_frames.ts";
 import { labels } from "./heat_labels.ts";
 import { type Layer, paint, pixelsOf } from "./heat_paint.ts";
 import type { Cell, Tile } from "./heat_tile.ts";
@@ -214,15 +215,14 @@ function box(heat: Heat, line: number, first: number, last: number): [number, nu
 
 function drawOutlines(context: CanvasRenderingContext2D, heat: Heat, colors: Ink): void {
   const lines = new Map(heat.rowsShown.map((row, line) => [row, line]));
-  for (const outline of heat.answer.outlines) {
-    const line = lines.get(outline.row);
-    if (line === undefined) continue;
-    const [x, y, width, height] = box(heat, line, outline.first_column, outline.last_column);
+  for (const frame of frames(heat.answer.outlines, lines)) {
+    const [x, y, width] = box(heat, frame.top, frame.first, frame.last);
+    const height = Math.max(2, (frame.bottom - frame.top + 1) * heat.rowHeight);
     if (y > heat.height || y + height < 0) continue;
-    context.lineWidth = heat.rowHeight >= 6 ? 3 : 1.5;
+    context.lineWidth = heat.rowHeight >= 6 ? 4 : 3;
     context.strokeStyle = heat.theme === "dark" ? "#000000" : "#ffffff";
     context.strokeRect(x, y, width, height);
-    context.lineWidth = heat.rowHeight >= 6 ? 1.5 : 1;
+    context.lineWidth = heat.rowHeight >= 6 ? 2 : 1.5;
     context.strokeStyle = colors.finding;
     context.strokeRect(x, y, width, height);
   }

@@ -133,7 +133,7 @@ function VerdictRow({ verdict, open }: { readonly verdict: Verdict; readonly ope
       </summary>
       <div class="verdict-body">
         <p>{verdict.text}</p>
-        {verdict.judged > 0 && <p class="muted">Judged: {counted(verdict.judged, "step")}</p>}
+        {verdict.judged > 0 && <p class="muted">Judged: {counted(verdict.judged, "row")}</p>}
         {verdict.missing.length > 0 && (
           <div>
             <p>

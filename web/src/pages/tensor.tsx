@@ -7,6 +7,7 @@ import type { Mark } from "../charts/lines_plot.ts";
 import type { Points, StatisticsRow, TensorPage, Tensors } from "../contract.ts";
 import { line } from "../data/decode.ts";
 import { count, counted, number, percent, shape } from "../data/format.ts";
+import { byModule } from "../data/names.ts";
 import type { Range } from "../data/range.ts";
 import { Choice, Empty, Panel, plain, Waiting, workerOptions } from "../parts/controls.tsx";
 import { FindingCard } from "../parts/findings.tsx";
@@ -131,16 +132,22 @@ function Content({ whole, page, range }: ContentProps) {
 function Neighbours({ name }: { readonly name: string }) {
   const app = useApp();
   const { data } = useAnswer<Tensors>("tensors", { run: app.run });
-  const at = data?.tensors.findIndex((each) => each.name === name) ?? -1;
-  if (data === null || at < 0) return null;
+  const names = useMemo(() => {
+    const all = (data?.tensors ?? []).map((each) => each.name);
+    return byModule(all)
+      .map((index) => all[index]!)
+      .filter((each) => app.source.has("tensor", { run: app.run, name: each }));
+  }, [data, app.source, app.run]);
+  const at = names.indexOf(name);
+  if (at < 0) return null;
   const link = (index: number, arrow: string, text: string) => {
-    const other = data.tensors[index];
+    const other = names[index];
     return other === undefined ? null : (
       <a
         class="button quiet"
-        href={href(app, "tensor", { name: other.name })}
-        title={`${text}: ${other.name}`}
-        aria-label={`${text}: ${other.name}`}
+        href={href(app, "tensor", { name: other })}
+        title={`${text}: ${other}`}
+        aria-label={`${text}: ${other}`}
       >
         {arrow}
       </a>

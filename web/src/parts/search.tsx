@@ -29,7 +29,11 @@ export function Search({ onClose }: { readonly onClose: () => void }) {
   const { data, error } = useAnswer<Tensors>("tensors", { run: app.run });
   const [query, setQuery] = useState("");
   const [at, setAt] = useState(0);
-  const lines = useMemo(() => found(data?.tensors ?? [], query), [data, query]);
+  const known = useMemo(
+    () => (data?.tensors ?? []).filter((each) => app.source.has("tensor", { run: app.run, name: each.name })),
+    [data, app.source, app.run],
+  );
+  const lines = useMemo(() => found(known, query), [known, query]);
   const open = (index: number): void => {
     const chosen = lines[index];
     if (chosen === undefined) return;
@@ -90,10 +94,12 @@ export function Search({ onClose }: { readonly onClose: () => void }) {
         ))}
       </div>
       {error !== "" && <p class="empty error">{error}</p>}
-      {data !== null && lines.length === 0 && <p class="empty">No tensor matches.</p>}
+      {data !== null && lines.length === 0 && (
+        <p class="empty">No tensor {app.source.live ? "" : "of this report "}matches.</p>
+      )}
       {data !== null && lines.length === MOST && (
         <p class="muted">
-          The first {MOST} matches of {data.tensors.length}.
+          The first {MOST} matches of {known.length}.
         </p>
       )}
     </Dialog>

@@ -11,13 +11,20 @@ export function TensorName({
 }) {
   const app = useApp();
   const { kind, module, leaf } = parts(name);
-  return (
-    <a class="tensor-name" href={href(app, "tensor", { name, ...parameters })} title={name}>
+  const text = (
+    <>
       <span class="muted">{kind}</span>
       <wbr />
       <span class="muted">{module}</span>
       <wbr />
       {leaf}
+    </>
+  );
+  // A report contains some of the tensors.
+  if (!app.source.has("tensor", { run: app.run, name })) return <span class="tensor-name plain">{text}</span>;
+  return (
+    <a class="tensor-name" href={href(app, "tensor", { name, ...parameters })} title={name}>
+      {text}
     </a>
   );
 }
