@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tdcore.rules.measures.group_codes import dense
 from tdcore.view.answers.packing import Packed, pack_doubles, pack_floats, pack_ints
 
-__all__ = ["Reduced", "StepColumns", "points", "reduced"]
+__all__ = ["Floats", "Ints", "Mask", "Reduced", "StepColumns", "points", "reduced"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,14 +9,15 @@ import numpy as np
 
 from tdcore.modes import ModeKeys
 from tdcore.view.answers.arrow import coded, numbers, whole_numbers
-from tdcore.view.answers.buckets import points
+from tdcore.view.answers.buckets import Floats, Ints, StepColumns, points, reduced
+from tdcore.view.answers.packing import Packed, pack_doubles
 
 if TYPE_CHECKING:
     from tdcore.view.answers.opened import OpenRun
 
 __all__ = ["curves"]
 
-_COLUMNS = ("name", "mode", "mode_step", "mean", "nan_count", "pos_inf_count", "neg_inf_count")
+_COLUMNS = ("name", "mode", "mode_step", "step", "mean", "nan_count", "pos_inf_count", "neg_inf_count")
 _MOST = 60
 
 
@@ -31,8 +32,9 @@ def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, A
     name, texts = coded(table, "name")
     mode, modes = coded(table, "mode")
     means, steps = numbers(table, "mean"), whole_numbers(table, "mode_step")
+    global_steps = numbers(table, "step")
     with np.errstate(invalid="ignore"):
-        bad = np.sum([numbers(table, each) for each in _COLUMNS[4:]], axis=0) > 0
+        bad = np.sum([numbers(table, each) for each in _COLUMNS[5:]], axis=0) > 0
     counted = ~np.isnan(numbers(table, "nan_count"))
     key = np.where(counted, name * len(modes) + mode, -1)
     found: list[dict[str, Any]] = []
@@ -49,6 +51,13 @@ def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, A
                         "mode": each.name,
                         "worker": "",
                         "points": points(steps[rows], means[rows], columns, bad=bad[rows]),
+                        "global_step": _first_global_steps(steps[rows], global_steps[rows], columns),
                     }
                 )
     return found
+
+
+def _first_global_steps(steps: Ints, global_steps: Floats, columns: int) -> Packed:
+    """The global step of the first step of each column."""
+    over = StepColumns.over(steps, columns)
+    return pack_doubles(reduced(global_steps, over.of_row, len(over)).min)
