@@ -10,7 +10,7 @@ import { type Layer, paint, pixelsOf } from "./heat_paint.ts";
 import type { Cell, Tile } from "./heat_tile.ts";
 
 /** Margins around the cells, in CSS pixels. */
-export const PLOT = { left: 236, right: 14, top: 4, bottom: 26 } as const;
+export const PLOT = { left: 236, right: 24, top: 4, bottom: 26 } as const;
 
 /** All that a picture depends on. */
 export interface Heat {
@@ -201,7 +201,7 @@ function drawAxis(context: CanvasRenderingContext2D, heat: Heat, colors: Ink): v
     context.fillText(linearTickText(step), x, bottom + 9);
   }
   context.textAlign = "right";
-  context.fillText(`${heat.answer.mode} step`, PLOT.left - 10, bottom + 9);
+  context.fillText(`${heat.answer.mode} step`, PLOT.left - 28, bottom + 9);
 }
 
 /** Place of columns of the whole answer, in CSS pixels. */
@@ -233,7 +233,9 @@ function drawFirstBad(context: CanvasRenderingContext2D, heat: Heat, colors: Ink
   const line = bad === null ? -1 : heat.rowsShown.indexOf(bad.row);
   if (bad === null || line < 0) return;
   const [x, y, width, height] = box(heat, line, bad.column, bad.column);
+  const [low, high] = [PLOT.top, PLOT.top + plot(heat).height];
   const middle = [x + width / 2, y + height / 2] as const;
+  if (middle[0] < PLOT.left || middle[0] > heat.width - PLOT.right) return;
   context.beginPath();
   context.arc(middle[0], middle[1], 8, 0, 2 * Math.PI);
   context.lineWidth = 4;
@@ -242,11 +244,12 @@ function drawFirstBad(context: CanvasRenderingContext2D, heat: Heat, colors: Ink
   context.lineWidth = 2;
   context.strokeStyle = colors.bad;
   context.stroke();
-  const text = "first NaN or infinite value";
+  const arrow = middle[1] < low ? "↑ " : middle[1] > high ? "↓ " : "";
+  const text = `${arrow}first NaN or infinite value`;
   context.font = `600 ${FONT}`;
   const length = context.measureText(text).width + 12;
   const left = middle[0] - 14 - length > PLOT.left ? middle[0] - 14 - length : middle[0] + 14;
-  const top = Math.max(PLOT.top + 1, Math.min(middle[1] - 9, PLOT.top + plot(heat).height - 19));
+  const top = Math.max(low + 1, Math.min(middle[1] - 9, high - 19));
   context.fillStyle = colors.surface;
   context.beginPath();
   context.roundRect(left, top, length, 18, 4);

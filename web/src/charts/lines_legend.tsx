@@ -46,6 +46,9 @@ export function Legend({ series, steps: all, columns, cursor, hidden, unit, xTex
             </button>
           ))
         : cursor !== null && <b class="legend-item">{valueAt(columns[0], cursor, unit)}</b>}
+      {series.some((each) => each.bad?.some((number) => number > 0)) && (
+        <span class="legend-bad">▲ NaN or infinite</span>
+      )}
       <span class="legend-step">
         {step === undefined ? "" : xText === undefined ? steps(step, step) : xText(step)}
       </span>

@@ -37,7 +37,7 @@ interface Props {
 }
 
 const TOP = 6;
-const RIGHT = 10;
+const RIGHT = 18;
 
 export function Picture(props: Props) {
   const { frame, theme, fill, xTicks, yTicks, over } = props;

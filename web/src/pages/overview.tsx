@@ -46,7 +46,14 @@ export function Overview() {
             <FindingList groups={groups} />
           </Panel>
           {data.learning_rates.length > 0 && (
-            <Curves title="Learning rate" curves={data.learning_rates} findings={[]} height={120} empty="" />
+            <Curves
+              title="Learning rate"
+              scale="linear"
+              curves={data.learning_rates}
+              findings={[]}
+              height={120}
+              empty=""
+            />
           )}
         </div>
         <div class="column-narrow">
@@ -127,6 +134,7 @@ interface CurvesProps {
   readonly findings: readonly Finding[];
   readonly height: number;
   readonly empty: string;
+  readonly scale?: "auto" | "linear";
 }
 
 /** Curves as lines with their range. */
@@ -148,10 +156,10 @@ const SCALES = [
   { value: "linear", label: "linear" },
 ];
 
-function Curves({ title, curves, findings, height, empty }: CurvesProps) {
+function Curves({ title, curves, findings, height, empty, scale: first = "auto" }: CurvesProps) {
   const { theme } = useApp();
   const [range, setRange] = useState<Range | null>(null);
-  const [scale, setScale] = useState("auto");
+  const [scale, setScale] = useState<string>(first);
   const global =
     new Set(curves.map((each) => each.mode)).size > 1 &&
     curves.every((each) => each.global_step !== undefined);

@@ -80,6 +80,11 @@ export function Rules() {
   );
 }
 
+/** The text of a verdict without its status, which is shown already. */
+function explanation({ status, text }: Verdict): string {
+  return text.startsWith(`${status}: `) ? text.slice(status.length + 2) : text;
+}
+
 const MOST_SHOWN = 6;
 
 /** The findings of a rule. An action that is the same for all of them is shown once. */
@@ -132,7 +137,7 @@ function VerdictRow({ verdict, open }: { readonly verdict: Verdict; readonly ope
         )}
       </summary>
       <div class="verdict-body">
-        <p>{verdict.text}</p>
+        <p>{explanation(verdict)}</p>
         {verdict.judged > 0 && <p class="muted">Judged: {counted(verdict.judged, "row")}</p>}
         {verdict.missing.length > 0 && (
           <div>

@@ -9,15 +9,20 @@ import { Dialog } from "./controls.tsx";
 export function Actions({ line }: { readonly line: RunLine | undefined }) {
   const app = useApp();
   const [open, setOpen] = useState<"" | "stop" | "capture">("");
-  if (!app.runs.can_write || line?.status !== "running") return null;
+  if (!app.runs.can_write || line === undefined) return null;
   return (
     <>
-      <button type="button" onClick={() => setOpen("capture")}>
-        Capture more
-      </button>
-      <button type="button" class="danger" onClick={() => setOpen("stop")}>
-        Stop the training
-      </button>
+      {line.status === "running" && (
+        <>
+          <button type="button" onClick={() => setOpen("capture")}>
+            Capture more
+          </button>
+          <button type="button" class="danger" onClick={() => setOpen("stop")}>
+            Stop the training
+          </button>
+        </>
+      )}
+      {/* A dialog stays open when the run ends, because it shows the answer to the request. */}
       {open === "stop" && <StopDialog line={line} onClose={() => setOpen("")} />}
       {open === "capture" && <CaptureDialog line={line} onClose={() => setOpen("")} />}
     </>

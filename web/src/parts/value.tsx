@@ -163,10 +163,10 @@ function Matrix({ value, data, range }: MatrixProps) {
   const { theme } = useApp();
   const [box, width] = useSize<HTMLDivElement>();
   const [at, setAt] = useState<readonly [number, number] | null>(null);
-  const size = Math.max(1, Math.min((width - 10) / value.width, 340 / value.height, 26));
+  const size = Math.max(1, Math.min((width - 18) / value.width, 340 / value.height, 26));
   const frame = useMemo(
     () => ({
-      width: Math.min(width, Math.round(size * value.width) + 10),
+      width: Math.min(width, Math.round(size * value.width) + 18),
       height: Math.round(size * value.height) + 8,
       left: 0,
       bottom: 2,
