@@ -1,7 +1,7 @@
 """The types of web/src/contract.ts, and a check that a value has one of them.
 
-Only the parts of TypeScript that the file uses are parsed: interfaces with `readonly` members, `extends`, type
-aliases, arrays, tuples, unions, texts, and Readonly<Record<string, T>>.
+Only the parts of TypeScript that the file uses are parsed: interfaces with `readonly` members, `extends`,
+type aliases, arrays, tuples, unions, texts, and Readonly<Record<string, T>>.
 """
 
 from __future__ import annotations
@@ -84,9 +84,8 @@ def check(value: Any, kind: str, where: str = "answer") -> None:
             check(each, kind[len("Readonly<Record<string,") : -2], f"{where}[{name!r}]")
     elif kind.startswith("["):
         inner = _split(kind[1:-1], ",")
-        assert isinstance(value, list) and len(value) == len(inner), (
-            f"{where} is {value!r:.200}, expected {kind}"
-        )
+        assert isinstance(value, list), f"{where} is {value!r:.200}, expected {kind}"
+        assert len(value) == len(inner), f"{where} is {value!r:.200}, expected {kind}"
         for each, part in zip(value, inner, strict=True):
             check(each, part, where)
     elif kind.startswith("{"):

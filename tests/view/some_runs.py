@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def healthy(root: Path) -> None:
     step = 0
     for epoch in range(3):
         for number in range(10):
-            train = {"step": step, "mode": "TRAIN", "mode_step": 10 * epoch + number}
+            train: dict[str, Any] = {"step": step, "mode": "TRAIN", "mode_step": 10 * epoch + number}
             for layer, weight in enumerate(weights):
                 weight *= np.float32(0.99)
                 run.add(f"Net_layer{layer}.weight", weight, **train)
@@ -44,7 +45,7 @@ def healthy(root: Path) -> None:
             run.add("epoch", np.float32(epoch), kind="scalar", payload=False, **train)
             step += 1
         for number in range(2):
-            held_out = {"step": step, "mode": "EVAL", "mode_step": 2 * epoch + number}
+            held_out: dict[str, Any] = {"step": step, "mode": "EVAL", "mode_step": 2 * epoch + number}
             run.add(
                 "loss_output_0",
                 np.float32(2.5 / (1 + step)),
@@ -156,7 +157,7 @@ def sharded(root: Path) -> None:
 
 
 def without_statistics(root: Path) -> None:
-    """Rows without statistics: values only, complex values, absent, skipped, lost; and a tensor without elements."""
+    """Rows without statistics: values only, complex, absent, skipped, lost; and a tensor without elements."""
     run = RunWriter(root)
     for step in range(3):
         run.add("values", np.arange(6, dtype=np.float32), step=step, stats=False)
