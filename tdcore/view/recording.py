@@ -110,7 +110,7 @@ class _Book:
 
 def _choices(name: str, found: Mapping[str, Any]) -> dict[str, str]:
     """The values that the answer has chosen for parameters of its request."""
-    mode = {"mode": found["mode"]} if found.get("modes") else {}
+    mode = {"mode": found["mode"]} if "mode" in found and found["modes"] else {}
     if name == "layers":
         return {**mode, "statistic": found["statistic"]["id"], "kind": found["kind"]}
     if name in ("ranks", "compare"):

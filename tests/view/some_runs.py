@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tdcore.rules.trace import Trace
+from tests.rules.system_samples import write_samples, write_step_times
 from tests.trial.writer import RunWriter, place
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\u202e\"'`|*_[x](javascript:1)\x1b[31m\n@all"
@@ -180,10 +182,47 @@ def extreme_numbers(root: Path) -> None:
     run.end()
 
 
+def timed(root: Path) -> None:
+    """Two workers with times of steps, and samples of a machine with one GPU."""
+    trace = Trace()
+    for rank in range(2):
+        worker = f"worker_{rank}"
+        run = RunWriter(root, worker=worker, world_size=2)
+        run.add("loss", np.float32(1), kind="loss", step=0)
+        run.flush()
+        run.end()
+        for step in range(20):
+            mode = "EVAL" if step >= 15 else "TRAIN"
+            trace.add_step_time(
+                step,
+                worker=worker,
+                mode=mode,
+                mode_step=step % 15,
+                data=3 + rank,
+                forward=2,
+                backward=4 * (step < 15),
+            )
+            gpu = {"index": 0, "utilization_percent": 50.0 + step, "memory_used": 1 << 30}
+            values: dict[str, Any] = {"trainer_cpu_percent": 100.0 * rank, "trainer_memory": 3 << 30}
+            if rank == 0:
+                values |= {
+                    "gpus": [gpu],
+                    "cpu_percent": 7.0,
+                    "memory_total": 8 << 30,
+                    "memory_available": 2 << 30,
+                }
+                values |= {"seconds": 0.5 if step else None, "disk_read_bytes": 1_000_000}
+            trace.add_sample(worker=worker, host="node-1", **values)
+    write_step_times(root, trace)
+    for worker in ("worker_0", "worker_1"):
+        samples = [each for each in trace.samples if each["worker"] == worker]
+        write_samples(root, samples, worker=worker, host="node-1")
+
+
 RUNS: dict[str, Callable[[Path], None]] = {
     each.__name__: each
     for each in (
         healthy, empty, running, losses_only, nan_everywhere, hostile, two_attempts, four_ranks, sharded,
-        without_statistics, extreme_numbers,
+        without_statistics, extreme_numbers, timed,
     )
 }  # fmt: skip

@@ -411,3 +411,30 @@ def test_a_merged_cell_of_workers_is_that_of_the_whole_tensor(tmp_path: Path) ->
     assert unpacked(layers["mean"]) == pytest.approx([np.linalg.norm(whole.astype(np.float64))], rel=1e-6)
     assert unpacked(part["mean"]) == pytest.approx([np.linalg.norm(whole[2:4].astype(np.float64))], rel=1e-6)
     assert layers["rows"][0]["shape"] == [8, 3]
+
+
+def test_phases_and_machines_have_the_times_of_the_chosen_worker(tmp_path: Path) -> None:
+    with opened(tmp_path, "timed") as run:
+        first, second = (answer(run, "time", {"worker": f"worker_{rank}"}) for rank in range(2))
+        late = answer(run, "time", {"from": "12"})
+    for found in (first, second, late):
+        check(found, "Time")
+    train, held_out = first["modes"]
+    assert (train["mode"], train["phases"], train["seconds"]) == (
+        "TRAIN", ["backward", "data", "forward"], pytest.approx([0.06, 0.045, 0.03]),
+    )  # fmt: skip
+    assert held_out["phases"] == ["data", "forward"]
+    assert unpacked(train["milliseconds"]).reshape(3, 15)[:, 0].tolist() == [4, 3, 2]
+    assert unpacked(train["step"]["mean"]).tolist() == [9] * 15
+    assert unpacked(second["modes"][0]["step"]["mean"]).tolist() == [10] * 15
+    assert unpacked(late["modes"][0]["steps"]).tolist() == [12, 13, 14]
+    (host,) = first["hosts"]
+    series = {each["name"]: each for each in host["series"]}
+    assert unpacked(series["GPU 0: utilisation"]["points"]["mean"]).tolist() == [
+        50.0 + step for step in range(20)
+    ]
+    assert unpacked(series["CPU of the training, worker_1"]["points"]["mean"]).tolist() == [100.0] * 20
+    assert unpacked(series["memory of the machine"]["points"]["mean"]).tolist() == [6.0] * 20
+    reads = series["disk reads"]
+    assert (reads["unit"], unpacked(reads["points"]["mean"]).tolist()) == ("MB/s", [2.0] * 19)
+    assert unpacked(reads["points"]["step"])[0] == pytest.approx(0.5)
