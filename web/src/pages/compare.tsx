@@ -6,7 +6,7 @@ import type { Mark } from "../charts/lines_plot.ts";
 import type { Compare as Answer } from "../contract.ts";
 import { line } from "../data/decode.ts";
 import { count } from "../data/format.ts";
-import { Choice, Empty, Panel, plain, Waiting } from "../parts/controls.tsx";
+import { Choice, Empty, Panel, plain, Scroll, Waiting } from "../parts/controls.tsx";
 import { TensorChoice } from "../parts/tensor_choice.tsx";
 import { format } from "../route.ts";
 import { type App, setParameters, useAnswer, useApp } from "../state.ts";
@@ -169,7 +169,7 @@ function Content({ data }: { readonly data: Answer }) {
           {data.differences.length === 0 ? (
             <Empty>The recorded settings of the runs are equal.</Empty>
           ) : (
-            <div class="table-scroll">
+            <Scroll label="Different settings">
               <table>
                 <thead>
                   <tr>
@@ -190,7 +190,7 @@ function Content({ data }: { readonly data: Answer }) {
                   ))}
                 </tbody>
               </table>
-            </div>
+            </Scroll>
           )}
         </Panel>
       </div>

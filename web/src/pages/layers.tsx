@@ -16,6 +16,7 @@ import {
   Empty,
   PatternField,
   plain,
+  Scroll,
   Waiting,
   workerOptions,
 } from "../parts/controls.tsx";
@@ -273,7 +274,7 @@ function NumberTable({
 }) {
   const tile = useMemo(() => new Tile(answer), [answer]);
   return (
-    <div class="table-scroll">
+    <Scroll label="Numbers">
       <table>
         <caption class="hidden">{answer.statistic.label}, over all steps</caption>
         <thead>
@@ -302,7 +303,7 @@ function NumberTable({
           })}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 

@@ -5,7 +5,7 @@ import type { Series } from "../charts/lines_data.ts";
 import type { Predictions as Answer } from "../contract.ts";
 import { line, type Numbers, numbers } from "../data/decode.ts";
 import { count, percent } from "../data/format.ts";
-import { Choice, Empty, Panel, plain, Waiting } from "../parts/controls.tsx";
+import { Choice, Empty, Panel, plain, Scroll, Waiting } from "../parts/controls.tsx";
 import { setParameters, useAnswer, useApp } from "../state.ts";
 import { seriesColor } from "../theme.ts";
 import { sentence } from "./ranks.tsx";
@@ -107,7 +107,7 @@ function tint(share: number, right: boolean): string {
 function Matrix({ classes, matrix }: MatrixProps) {
   const size = classes.length;
   return (
-    <div class="table-scroll">
+    <Scroll label="Confusion matrix">
       <table class={`confusion ${size > 20 ? "small" : ""}`}>
         <caption>Rows: labels. Columns: predictions.</caption>
         <thead>
@@ -146,7 +146,7 @@ function Matrix({ classes, matrix }: MatrixProps) {
           })}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 
@@ -164,7 +164,7 @@ function Counts({ classes, matrix }: MatrixProps) {
   });
   const share = (value: number): string => (Number.isFinite(value) ? percent(value) : "–");
   return (
-    <div class="table-scroll">
+    <Scroll label="Classes">
       <table>
         <thead>
           <tr>
@@ -187,6 +187,6 @@ function Counts({ classes, matrix }: MatrixProps) {
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import type { RunLine } from "../contract.ts";
 import { count, counted, time } from "../data/format.ts";
 import { matcher } from "../data/names.ts";
-import { Empty, PatternField } from "../parts/controls.tsx";
+import { Empty, PatternField, Scroll } from "../parts/controls.tsx";
 import { StatusBadge } from "../parts/status.tsx";
 import { format } from "../route.ts";
 import { useApp } from "../state.ts";
@@ -41,7 +41,7 @@ export function RunList() {
             : "No run matches the filter."}
         </Empty>
       ) : (
-        <div class="table-scroll">
+        <Scroll label="Runs">
           <table class="run-table">
             <thead>
               <tr>
@@ -68,7 +68,7 @@ export function RunList() {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
     </div>
   );

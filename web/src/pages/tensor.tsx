@@ -9,7 +9,7 @@ import { line } from "../data/decode.ts";
 import { count, counted, number, percent, shape } from "../data/format.ts";
 import { byModule } from "../data/names.ts";
 import type { Range } from "../data/range.ts";
-import { Choice, Empty, Panel, plain, Waiting, workerOptions } from "../parts/controls.tsx";
+import { Choice, Empty, Panel, plain, Scroll, Waiting, workerOptions } from "../parts/controls.tsx";
 import { FindingCard } from "../parts/findings.tsx";
 import { ValuePanel } from "../parts/value.tsx";
 import { href, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
@@ -288,7 +288,7 @@ function Rows({ rows }: { readonly rows: readonly StatisticsRow[] }) {
   const shown = all ? rows : rows.slice(0, 8);
   return (
     <Panel title="Newest statistics">
-      <div class="table-scroll">
+      <Scroll label="Newest statistics">
         <table>
           <thead>
             <tr>
@@ -320,7 +320,7 @@ function Rows({ rows }: { readonly rows: readonly StatisticsRow[] }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {rows.length > shown.length && (
         <button type="button" class="quiet" onClick={() => setAll(true)}>
           Show {count(rows.length)} rows

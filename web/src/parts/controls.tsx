@@ -117,6 +117,22 @@ export function Empty({ children }: { readonly children: ComponentChildren }) {
   return <p class="empty">{children}</p>;
 }
 
+/** A table that may be larger than its place. The keys scroll it when it has the focus. */
+export function Scroll({
+  label,
+  children,
+}: {
+  readonly label: string;
+  readonly children: ComponentChildren;
+}) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: the keys scroll.
+    <section class="table-scroll" aria-label={label} tabIndex={0}>
+      {children}
+    </section>
+  );
+}
+
 /** State of a request: an error, or nothing yet. */
 export function Waiting({ error }: { readonly error: string }) {
   const [late, setLate] = useState(false);
@@ -126,9 +142,12 @@ export function Waiting({ error }: { readonly error: string }) {
   }, []);
   if (error !== "")
     return (
-      <p class="empty error" role="alert">
-        {error}
-      </p>
+      <>
+        <h1 class="hidden">Error</h1>
+        <p class="empty error" role="alert">
+          {error}
+        </p>
+      </>
     );
   return (
     <p class="empty" role="status">

@@ -44,7 +44,7 @@ export function FindingLine({
       <svg
         width={width}
         height={bottom + 22}
-        role="img"
+        role="group"
         aria-label={`Findings by global step. ${groups.map(list).join("; ")}`}
       >
         {linearTicks(0, end, Math.max(2, (width - left) / 110), true).map((tick) => (

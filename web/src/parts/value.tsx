@@ -9,7 +9,7 @@ import { extent, type Numbers, numbers } from "../data/decode.ts";
 import { count, counted, number, shape } from "../data/format.ts";
 import { setParameters, useAnswer, useApp, useSize } from "../state.ts";
 import { seriesColor } from "../theme.ts";
-import { Disclosure, Empty, Panel } from "./controls.tsx";
+import { Disclosure, Empty, Panel, Scroll } from "./controls.tsx";
 
 export function ValuePanel({ page }: { readonly page: TensorPage }) {
   const app = useApp();
@@ -249,7 +249,7 @@ function ValueTable({ value, data }: { readonly value: Value; readonly data: Num
       ? `The first ${rows} x ${columns} of ${value.height} x ${value.width} elements`
       : "";
   return (
-    <div class="table-scroll">
+    <Scroll label="Values">
       {part !== "" && <p class="muted">{part}</p>}
       <table class="values">
         <thead>
@@ -278,6 +278,6 @@ function ValueTable({ value, data }: { readonly value: Value; readonly data: Num
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
