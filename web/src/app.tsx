@@ -14,7 +14,8 @@ import { Actions } from "./parts/actions.tsx";
 import { Help } from "./parts/help.tsx";
 import { Search } from "./parts/search.tsx";
 import { StatusBadge } from "./parts/status.tsx";
-import { PAGES, type PageName, parse, type Route } from "./route.ts";
+import { PAGES, type PageName, type Route } from "./route.ts";
+import { Router } from "./router.ts";
 import type { Source } from "./source.ts";
 import { type App, AppContext, go, href } from "./state.ts";
 import { currentTheme, showTheme, type Theme } from "./theme.ts";
@@ -32,7 +33,8 @@ const VIEWS: Readonly<Record<PageName, () => preact.JSX.Element | null>> = {
 };
 
 export function Application({ source, first }: { readonly source: Source; readonly first: Runs }) {
-  const route = useRoute();
+  const router = useMemo(() => new Router(), []);
+  const route = useRoute(router);
   const { runs, versions, connected } = useLive(source, first);
   const [theme, setTheme] = useTheme();
   const [dialog, setDialog] = useState<"" | "help" | "search">("");
@@ -42,8 +44,8 @@ export function Application({ source, first }: { readonly source: Source; readon
   const page =
     route.page === "runs" || (known === "" && several && location.hash.length < 3) ? "runs" : route.page;
   const app = useMemo<App>(
-    () => ({ source, runs, route, run, versions, theme }),
-    [source, runs, route, run, versions, theme],
+    () => ({ source, router, runs, route, run, versions, theme }),
+    [source, router, runs, route, run, versions, theme],
   );
   const line = runs.runs.find((each) => each.id === run);
   useKeys(app, dialog, setDialog);
@@ -151,13 +153,9 @@ function RunPicker({ app, page }: { readonly app: App; readonly page: PageName }
   );
 }
 
-function useRoute(): Route {
-  const [route, setRoute] = useState(() => parse(location.hash));
-  useEffect(() => {
-    const read = (): void => setRoute(parse(location.hash));
-    addEventListener("hashchange", read);
-    return () => removeEventListener("hashchange", read);
-  }, []);
+function useRoute(router: Router): Route {
+  const [route, setRoute] = useState(router.route);
+  useEffect(() => router.listen(setRoute), [router]);
   return route;
 }
 

@@ -4,10 +4,12 @@ import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Runs } from "./contract.ts";
 import { keyOf, type Parameters } from "./keys.ts";
 import { format, type PageName, type Route } from "./route.ts";
+import type { Router } from "./router.ts";
 import type { Source } from "./source.ts";
 
 export interface App {
   readonly source: Source;
+  readonly router: Router;
   readonly runs: Runs;
   readonly route: Route;
   readonly run: string; // id of the run that is shown; "" for none
@@ -30,14 +32,12 @@ export function href(app: App, page: PageName, parameters: Parameters = {}): str
 
 /** Open a page. */
 export function go(app: App, page: PageName, parameters: Parameters = {}): void {
-  location.hash = href(app, page, parameters);
+  app.router.open({ page, parameters: { run: app.run, ...parameters } });
 }
 
 /** Change parameters of the shown page without an entry in the history. "" removes a parameter. */
 export function setParameters(app: App, changes: Parameters): void {
-  const hash = format({ page: app.route.page, parameters: { ...app.route.parameters, ...changes } });
-  history.replaceState(null, "", hash);
-  dispatchEvent(new HashChangeEvent("hashchange"));
+  app.router.change(changes);
 }
 
 export interface Answer<T> {

@@ -19,6 +19,7 @@ export interface Heat {
   readonly wholeTile: Tile;
   readonly detailTile: Tile | null;
   readonly rowsShown: readonly number[];
+  readonly names: readonly string[]; // of the shown rows
   readonly scale: Scale;
   readonly theme: Theme;
   readonly range: Range;
@@ -139,8 +140,7 @@ function clipped(context: CanvasRenderingContext2D, heat: Heat, draw: () => void
 
 function drawNames(context: CanvasRenderingContext2D, heat: Heat, colors: Ink): void {
   const { height } = plot(heat);
-  const names = heat.rowsShown.map((row) => heat.answer.rows[row]!.name);
-  const all = labels(names, heat.rowHeight, heat.scrollTop, height);
+  const all = labels(heat.names, heat.rowHeight, heat.scrollTop, height);
   const right = PLOT.left - 10;
   context.save();
   context.beginPath();

@@ -77,11 +77,19 @@ function groupLabels(
 
 /** The deepest level of modules whose groups are high enough on average. */
 export function groupLevel(names: readonly string[], rowHeight: number): number {
-  const deepest = names.reduce((most, name) => Math.max(most, depth(name)), 0);
-  for (let level = deepest; level > 1; level--) {
+  for (let level = deepest(names); level > 1; level--) {
     if ((names.length * rowHeight) / groups(names, level).length >= LEAST_GROUP) return level;
   }
   return 1;
+}
+
+const depths = new WeakMap<readonly string[], number>();
+
+/** Number of modules in the longest path. */
+function deepest(names: readonly string[]): number {
+  const result = depths.get(names) ?? names.reduce((most, name) => Math.max(most, depth(name)), 0);
+  depths.set(names, result);
+  return result;
 }
 
 export interface Group {
@@ -90,8 +98,18 @@ export interface Group {
   readonly last: number;
 }
 
-/** Neighbouring rows of the same module. */
-export function groups(names: readonly string[], level: number): Group[] {
+const known = new WeakMap<readonly string[], Map<number, Group[]>>();
+
+/** Neighbouring rows of the same module. The result is kept for as long as the array of names. */
+export function groups(names: readonly string[], level: number): readonly Group[] {
+  const levels = known.get(names) ?? new Map<number, Group[]>();
+  known.set(names, levels);
+  const result = levels.get(level) ?? grouped(names, level);
+  levels.set(level, result);
+  return result;
+}
+
+function grouped(names: readonly string[], level: number): Group[] {
   const result: { name: string; first: number; last: number }[] = [];
   names.forEach((name, row) => {
     const text = group(name, level) || parts(name).leaf;

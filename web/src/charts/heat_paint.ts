@@ -123,6 +123,29 @@ export interface Layer {
   readonly columns: PixelColumns;
 }
 
+const SHADES = 250; // codes below are shades of values, codes from here on are patterns
+const NAN = SHADES + 1;
+const INFINITE = SHADES + 2;
+const EMPTY = SHADES + 5;
+
+const coded = new WeakMap<Tile, { readonly scale: Scale; readonly codes: Uint8Array }>();
+
+/** One byte per cell: its shade, or SHADES plus its pattern. Computed once for each tile and scale. */
+function codesOf(tile: Tile, scale: Scale): Uint8Array {
+  const known = coded.get(tile);
+  if (known?.scale === scale) return known.codes;
+  const { flags, mean } = tile;
+  const codes = new Uint8Array(flags.length);
+  for (let cell = 0; cell < codes.length; cell++) {
+    const value = mean[cell]!;
+    const pattern = patternOf(flags[cell]!);
+    if (pattern !== 0) codes[cell] = SHADES + pattern;
+    else codes[cell] = Number.isFinite(value) ? Math.round(scale.at(value) * (SHADES - 1)) : EMPTY;
+  }
+  coded.set(tile, { scale, codes });
+  return codes;
+}
+
 /** Paint all visible rows. The first layer that has a column at a pixel is shown. */
 export function paint(
   target: Painted,
@@ -132,20 +155,34 @@ export function paint(
   pixels: Pixels,
 ): void {
   const { image, width, height, rowHeight, scrollTop } = target;
-  const shown = Array.from({ length: width }, (_, x) => layers.find((each) => each.columns.first[x]! >= 0));
+  const sources = layers.map((each) => ({ ...each, codes: codesOf(each.tile, scale) }));
+  const shown = Array.from({ length: width }, (_, x) => sources.find((each) => each.columns.first[x]! >= 0));
+  const shades = Uint32Array.from({ length: SHADES }, (_, shade) => {
+    return pixels.values[Math.round((shade / (SHADES - 1)) * (pixels.values.length - 1))]!;
+  });
   const line = new Uint32Array(width);
+  const special = new Int32Array(width); // pixels of the row that have a pattern
   const patterns = new Uint8Array(width);
   const gap = rowHeight >= 9 ? 1 : 0; // a line of background between high rows
   let y = 0;
   for (let at = Math.floor(scrollTop / rowHeight); at < rows.length && y < height; at++) {
     const bottom = Math.min(height, Math.round((at + 1) * rowHeight - scrollTop));
     if (bottom <= y) continue;
-    colorsOfRow(line, patterns, shown, rows[at]!, scale, pixels);
+    let specials = 0;
+    for (let x = 0; x < width; x++) {
+      const code = codeAt(shown[x], x, rows[at]!);
+      if (code < SHADES) line[x] = shades[code]!;
+      else {
+        special[specials] = x;
+        patterns[specials++] = code - SHADES;
+      }
+    }
     for (; y < bottom - gap; y++) {
       const start = y * width;
       image.set(line, start);
-      for (let x = 0; x < width; x++) {
-        if (patterns[x] !== 0) image[start + x] = patternPixel(patterns[x]!, x, y, pixels);
+      for (let each = 0; each < specials; each++) {
+        const x = special[each]!;
+        image[start + x] = patternPixel(patterns[each]!, x, y, pixels);
       }
     }
     if (gap > 0 && y < bottom) {
@@ -156,36 +193,28 @@ export function paint(
   image.fill(pixels.surface, y * width);
 }
 
-function colorsOfRow(
-  line: Uint32Array,
-  patterns: Uint8Array,
-  shown: readonly (Layer | undefined)[], // per pixel
+/** Code of a pixel. Of several columns, a bad one wins, then the mean shade, then the first reason for no value. */
+function codeAt(
+  source: (Layer & { readonly codes: Uint8Array }) | undefined,
+  x: number,
   row: number,
-  scale: Scale,
-  pixels: Pixels,
-): void {
-  const top = pixels.values.length - 1;
-  for (let x = 0; x < line.length; x++) {
-    const layer = shown[x];
-    if (layer === undefined) {
-      patterns[x] = 5;
-      continue;
-    }
-    const { tile, columns } = layer;
-    const begin = row * tile.columns;
-    let flags = 0;
-    let sum = 0;
-    let count = 0;
-    for (let column = columns.first[x]!; column <= columns.last[x]!; column++) {
-      flags |= tile.flags[begin + column]!;
-      const value = tile.mean[begin + column]!;
-      if (value - value === 0) {
-        sum += value;
-        count++;
-      }
-    }
-    const pattern = patternOf(flags);
-    patterns[x] = pattern === 0 && count === 0 ? 5 : pattern;
-    line[x] = pixels.values[Math.round(scale.at(sum / count) * top)]!;
+): number {
+  if (source === undefined) return EMPTY;
+  const { tile, columns, codes } = source;
+  const begin = row * tile.columns;
+  const first = columns.first[x]!;
+  const last = columns.last[x]!;
+  if (first === last) return codes[begin + first]!;
+  let sum = 0;
+  let count = 0;
+  let least = EMPTY;
+  for (let column = first; column <= last; column++) {
+    const code = codes[begin + column]!;
+    if (code === NAN) return NAN;
+    if (code < SHADES) {
+      sum += code;
+      count++;
+    } else if (code < least) least = code;
   }
+  return least === INFINITE || count === 0 ? least : Math.round(sum / count);
 }

@@ -56,6 +56,7 @@ export function Heatmap(props: Props) {
   const content = rowHeight * rowsShown.length;
   const wanted = (props.rowHeight ?? FIT_ROW) * rowsShown.length + PLOT.top + PLOT.bottom + 2;
 
+  const names = useMemo(() => rowsShown.map((row) => whole.rows[row]!.name), [whole, rowsShown]);
   const heat = useMemo<Heat>(
     () => ({
       answer: whole,
@@ -63,6 +64,7 @@ export function Heatmap(props: Props) {
       wholeTile,
       detailTile,
       rowsShown,
+      names,
       scale,
       theme,
       range,
@@ -77,6 +79,7 @@ export function Heatmap(props: Props) {
       wholeTile,
       detailTile,
       rowsShown,
+      names,
       scale,
       theme,
       range,

@@ -21,9 +21,11 @@ function exponent(text: string): string {
 
 const minus = (text: string): string => text.replace(/^-/, "−").replace("e-", "e−");
 
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
 /** A whole number with groups of digits: "12,345". */
 export function count(value: number): string {
-  return minus(Math.round(value).toLocaleString("en-US"));
+  return minus(WHOLE.format(Math.round(value)));
 }
 
 /** "1 tensor", "3 tensors". */

@@ -46,6 +46,7 @@ export function logTickText(value: number): string {
   return `${factor === 1 ? "" : `${factor}×`}10${power < 0 ? "⁻" : ""}${digits}`;
 }
 
+const PLAIN = new Intl.NumberFormat("en-US", { maximumFractionDigits: 6 });
 const SUFFIXES = ["", "k", "M", "G", "T"];
 
 /** Text of a tick of a linear axis: "0.25", "1,500", "20k", "3e-6". */
@@ -55,8 +56,7 @@ export function linearTickText(value: number, step = 0): string {
   const sign = value < 0 ? "−" : "";
   if (size !== 0 && size < 1e-3)
     return `${sign}${Number(size.toPrecision(6)).toExponential().replace("e-", "e−")}`;
-  if (size < 10_000)
-    return `${sign}${Number(size.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 6 })}`;
+  if (size < 10_000) return `${sign}${PLAIN.format(Number(size.toPrecision(6)))}`;
   const group = Math.min(SUFFIXES.length - 1, Math.floor(Math.log10(size) / 3));
   return `${sign}${Number((size / 1000 ** group).toPrecision(6))}${SUFFIXES[group]}`;
 }

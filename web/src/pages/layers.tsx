@@ -23,13 +23,27 @@ import {
 import { TensorName } from "../parts/tensor_name.tsx";
 import { type App, go, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
 
-const MOST_CELLS = 3_000_000; // of one answer
+const MOST_CELLS = 2_500_000; // of one answer
 const MOST_COLUMNS = 2000;
+const LEAST_COLUMNS = 200;
 
 /** Parameters of the request in the address of the page. */
 function chosen(app: App): Record<string, string> {
   const { statistic = "", kind = "", mode = "", worker = "" } = app.route.parameters;
   return { run: app.run, statistic, kind, mode, worker };
+}
+
+/** Number of columns to request: one per pixel, and fewer for a run with very many tensors. */
+function useColumns(app: App): number {
+  const line = app.runs.runs.find((each) => each.id === app.run);
+  const known = line !== undefined && line.status !== "reading";
+  // biome-ignore lint/correctness/useExhaustiveDependencies: new rows of a live run do not change the number.
+  return useMemo(() => {
+    const width = Math.min(MOST_COLUMNS, Math.max(300, innerWidth - 280));
+    const steps = Object.values(line?.steps ?? {}).reduce((sum, each) => sum + each, 0);
+    const tensors = (line?.rows ?? 0) / Math.max(1, steps);
+    return Math.min(width, Math.max(LEAST_COLUMNS, Math.floor(MOST_CELLS / Math.max(1, tensors))));
+  }, [app.run, known]);
 }
 
 /** The visible steps in the address of a page; null for all. */
@@ -47,7 +61,7 @@ export function setRange(app: App, range: Range | null): void {
 export function Layers() {
   const app = useApp();
   const request = chosen(app);
-  const width = Math.min(MOST_COLUMNS, Math.max(300, innerWidth - 280));
+  const width = useColumns(app);
   const { data: whole, error } = useAnswer<Answer>("layers", { ...request, columns: String(width) });
   const range = rangeOf(app);
   const visible = useSettled(range, 120);
