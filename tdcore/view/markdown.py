@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["markdown_report"]
 
-# Characters with a meaning in Markdown, HTML or links. A point before a digit and a dash within text have none.
+# Characters with a meaning in Markdown, HTML or links; not a point before a digit, or a dash within text.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#!|~&$:]|\.(?!\d)|^[-+\d]|(?<=^\d)\.)")
 _LONGEST = 300
 _MOST_FINDINGS = 20

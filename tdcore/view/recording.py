@@ -1,8 +1,8 @@
 """record: the answers that a report contains, as many as fit into a limited size.
 
-The most useful answers come first: the overview, the rules, the default heat map, the other heat maps of all
-kinds, the tensors with findings, then the tensors whose magnitude changed most, with their newest values. The
-thread of the run.
+The most useful answers come first: the overview, the rules, the default heat map, the heat maps of all kinds,
+40 tensors (those with findings, then those whose magnitude changed most) with their newest values, the heat
+maps of all statistics, and further tensors. The thread of the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = ["LIMIT_BYTES", "record"]
 LIMIT_BYTES = 1_600_000
 """Maximum size of the compressed answers."""
 
-_MOST_TENSORS = 40
+_FIRST_TENSORS = 40  # before further heat maps
+_MOST_TENSORS = 400
 _CELLS = 24_000  # of one heat map
 _COLUMNS = 240
 _VALUE_CELLS = 64
@@ -61,13 +62,17 @@ def record(run: OpenRun, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
     for kind, mode in _heat_maps(run):
         book.add("layers", {"kind": kind, "mode": mode}, {"columns": str(_columns(run, kind))})
     chosen = _chosen_tensors(run)
-    shown = [name for name in chosen if _add_tensor(book, run, name)]
+    shown = sum(_add_tensor(book, run, name) for name in chosen[:_FIRST_TENSORS])
     for statistic in (UPDATE_RATIO, *_STATISTICS):
         for kind, mode in _heat_maps(run):
             if statistic in _FOR_HEAT_MAPS.get(kind, _STATISTICS):
                 wanted = {"statistic": statistic, "kind": kind, "mode": mode}
                 book.add("layers", wanted, {"columns": str(_columns(run, kind))})
-    text = _contents(run, len(shown))
+    for name in chosen[_FIRST_TENSORS:]:
+        if not _add_tensor(book, run, name):
+            break
+        shown += 1
+    text = _contents(run, shown)
     overview = next(found for key, found in book.answers.items() if key.startswith("overview?"))
     overview["notices"].append({"level": "note", "text": text})
     return book.answers
@@ -156,7 +161,7 @@ def _add_tensor(book: _Book, run: OpenRun, name: str) -> bool:
 
 
 def _chosen_tensors(run: OpenRun) -> list[str]:
-    """At most 40 tensors: those with findings, then those whose magnitude changed most."""
+    """At most 400 tensors: those with findings, then those whose magnitude changed most."""
     tensors = run.catalog.tensors
     found = dict.fromkeys(each.tensor for each in run.findings if each.tensor in tensors)
     if len(found) < _MOST_TENSORS:
