@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo demo-s3 test test-full bench build docs clean
+.PHONY: demo demo-s3 test test-full bench build web docs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/tdcore demo
@@ -56,6 +56,10 @@ build:
 	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/tdcore >build/dev.log 2>&1 || { cat build/dev.log; exit 1; }; \
 	  cmake --build build/dev --parallel $(JOBS) --target _core _sim'
+
+# The pages of tdcore view, from web/ into tdcore/view/static. Needs Node 20 and npm.
+web:
+	cd web && npm ci --silent && npm run --silent check && npm test --silent && npm run --silent build
 
 # The documentation site, in build/site.
 docs: $(VENV)/.installed-docs

@@ -26,9 +26,11 @@ LAYERS = (
     ("actions", "collection", "maintenance", "session", "stats", "testing"),
     ("timeline",),
     ("rules",),
+    ("view",),
     ("hooks",),
     ("launch",),
     ("run", "smd"),
+    ("view",),
     ("cli",),
 )
 LAYER = {part: number for number, layer in enumerate(LAYERS) for part in layer}

@@ -1,7 +1,7 @@
 """`tdcore demo`: find a planted fault in a real training.
 
 Rules in another process watch a network with a fault, find it and stop the training. Then the corrected
-network trains to its end, and the rules find nothing.
+network trains to its end, and the rules find nothing. A report of the faulty training is written.
 
 Needs torch and scikit-learn (`pip install "tdcore-capture[demo]"`); the 1,797 handwritten digits come with
 scikit-learn.
@@ -10,6 +10,7 @@ scikit-learn.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tdcore.cli.demo_report import Outcome, print_report
 from tdcore.errors import StopTraining, TdcoreError
+from tdcore.sinks import is_remote, local_path
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +41,7 @@ RULES = (
 EPOCHS = {"faulty": 100, "mended": 20}  # the faulty training runs until a rule stops it
 BATCH = 64
 SAVE_INTERVAL = 5
+_REPORT = "faulty.html"
 
 
 def run_demo(out: str | None = None, json_output: bool = False) -> int:
@@ -69,10 +72,12 @@ def run_demo(out: str | None = None, json_output: bool = False) -> int:
         torch.manual_seed(0)
         outcomes.append(_train_watched(name, make(), data[0], data[1], _below(base, name), console))
     good = _as_it_should_be(*outcomes)
+    report = _write_report(outcomes[0].path, base)
     if json_output:
-        print(json.dumps({"good": good, "runs": [asdict(one) for one in outcomes]}, indent=1))
+        runs = [asdict(one) for one in outcomes]
+        print(json.dumps({"good": good, "runs": runs, "report": report}, indent=1))
     else:
-        print_report(console, outcomes, good)
+        print_report(console, outcomes, report, good)
     return 0 if good else 1
 
 
@@ -80,6 +85,14 @@ def _below(base: str, name: str) -> str:
     """`name` below a folder or URL; the options of the URL stay at its end."""
     place, mark, options = base.partition("?")
     return f"{place.rstrip('/')}/{name}{mark}{options}"
+
+
+def _write_report(run: str, base: str) -> str:
+    """Write the report of a run next to the runs, or into this folder if they are in a bucket."""
+    import tdcore as td
+
+    name = _REPORT if is_remote(base) else os.path.join(local_path(base), _REPORT)
+    return str(td.write_report(run, name))
 
 
 def _faulty_network() -> nn.Module:

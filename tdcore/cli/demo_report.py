@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from tdcore.cli.output import human_bytes, shown
 from tdcore.rules.diagnosis import Diagnosed
 from tdcore.text.step_text import step_text
 
@@ -44,8 +45,15 @@ class Outcome:
         return sorted(found, key=lambda finding: int(finding["step"]))
 
 
-def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> None:
-    """Print the report. good: whether both trainings have the expected result."""
+def print_report(console: Console, outcomes: Sequence[Outcome], report: str, good: bool) -> None:
+    """Print the report.
+
+    Args:
+        console: The terminal.
+        outcomes: Results of both trainings, the faulty one first.
+        report: File with the pictures of the faulty training.
+        good: Whether both trainings have the expected result.
+    """
     console.print()
     console.print(_table(outcomes))
     for outcome in outcomes:
@@ -53,6 +61,7 @@ def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> N
         if outcome.causes:
             console.print(_diagnosis(outcome))
     _print_where_next(console, outcomes)
+    _print_pictures(console, report)
     if not good:
         console.print(
             "[bold red]A training did not have the expected result; please report this "
@@ -124,6 +133,7 @@ def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
     tdcore, python = _command("tdcore"), _command("python")
     console.print("[bold]Where to look next[/]")
     for command, why in (
+        (f"{tdcore} view {shlex.quote(faulty)}", "pictures, in a browser"),
         (f"{tdcore} show {shlex.quote(faulty)}", "every tensor, with a line of its history"),
         (f"{tdcore} diagnose {shlex.quote(faulty)}", "the cause, and what to change"),
         (f"{tdcore} ls {shlex.quote(mended)}", "the contents of the run"),
@@ -134,6 +144,16 @@ def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
         ),
     ):
         console.print(f"  {command}   [dim]# {why}[/]", soft_wrap=True, highlight=False)
+
+
+def _print_pictures(console: Console, report: str) -> None:
+    size = human_bytes(os.path.getsize(report))
+    console.print(
+        f"\n[bold]Pictures of the faulty training:[/] {shown(os.path.relpath(report))} ({size}), "
+        "one file for any browser",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def _command(name: str) -> str:

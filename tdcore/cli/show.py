@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli.gaps import missing_lines
 from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.show_time import show_time
@@ -18,6 +17,7 @@ from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.text.step_text import step_text
+from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial

@@ -1,0 +1,440 @@
+"""The numbers of the answers, against NumPy on the tables of Trial.stats() and on the saved values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdcore.modes import ModeKeys
+from tdcore.trial import Trial, create_trial
+from tdcore.view.answers import OpenRun, answer
+from tdcore.view.answers.statistics import STATISTICS
+from tests.trial.writer import RunWriter, place
+from tests.view.contract import check, unpacked
+from tests.view.some_runs import RUNS
+
+Floats = npt.NDArray[np.float64]
+TYPES = {"layers": "Layers", "tensor": "TensorPage", "ranks": "Ranks", "compare": "Compare"}
+
+
+@contextmanager
+def opened(root: Path, name: str = "") -> Iterator[OpenRun]:
+    """Open a run; write it first if it has a name of RUNS."""
+    if name:
+        RUNS[name](root)
+    with closing(OpenRun(name or root.name, str(root))) as run:
+        yield run
+
+
+def by_cell(
+    trial: Trial, names: list[str], mode: ModeKeys, **filters: Any
+) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Rows with statistics by tensor and step of the mode."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in trial.stats(names, mode=mode, **filters).to_pylist():
+        if row["count"] is not None:
+            found.setdefault((row["name"], row["mode_step"]), []).append(row)
+    return found
+
+
+def independent(row: dict[str, Any], statistic: str) -> float:
+    """A statistic of one row, by its definition."""
+    bad = row["nan_count"] + row["pos_inf_count"] + row["neg_inf_count"]
+    finite = row["count"] - bad
+    if statistic in ("bad_count", "bad_share"):
+        return float(bad) if statistic == "bad_count" else bad / row["count"] if row["count"] else math.nan
+    if statistic == "zero_share":
+        return row["zero_count"] / row["count"] if row["count"] else math.nan
+    if not finite:
+        return math.nan
+    if statistic == "abs_mean":
+        return float(row["abs_sum"] / finite)
+    if statistic == "rms":
+        return math.sqrt(row["square_sum"] / finite)
+    return float(row[statistic])
+
+
+@pytest.mark.parametrize("statistic", [name for name in STATISTICS if name != "update_ratio"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("healthy", "gradient"),
+        ("healthy", "output"),
+        ("sharded", "weight"),
+        ("nan_everywhere", "weight"),
+        ("four_ranks", "gradient"),
+    ],
+)
+def test_each_cell_of_the_heat_map_is_the_statistic_of_its_rows(
+    tmp_path: Path, name: str, kind: str, statistic: str
+) -> None:
+    with opened(tmp_path, name) as run:
+        found = answer(run, "layers", {"kind": kind, "statistic": statistic})
+        names = [row["name"] for row in found["rows"]]
+        cells = by_cell(run.trial, names, ModeKeys.TRAIN, merged=len(run.trial.workers()) > 1)
+    steps = unpacked(found["first_steps"]).astype(int).tolist()
+    means = unpacked(found["mean"]).reshape(len(names), len(steps))
+    for row, tensor in enumerate(names):
+        for column, step in enumerate(steps):
+            numbers = [independent(each, statistic) for each in cells.get((tensor, step), [])]
+            expected = np.mean(numbers) if numbers else np.nan
+            assert means[row, column] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(columns=st.integers(1, 40), low=st.integers(0, 29), span=st.integers(0, 29))
+def test_a_range_of_steps_in_few_columns_has_the_extremes_of_all_of_its_rows(
+    healthy: OpenRun, columns: int, low: int, span: int
+) -> None:
+    high = min(29, low + span)
+    wanted = {"kind": "gradient", "columns": str(columns), "from": str(low), "to": str(high)}
+    found = answer(healthy, "layers", wanted)
+    names = [row["name"] for row in found["rows"]]
+    first, last = (unpacked(found[each]).astype(int) for each in ("first_steps", "last_steps"))
+    assert (first[0], last[-1]) == (low, high)
+    assert len(first) == min(columns, high - low + 1)
+    cells = by_cell(healthy.trial, names, ModeKeys.TRAIN, steps=range(low, high + 1))
+    least, most = (unpacked(found[each]).reshape(len(names), len(first)) for each in ("min", "max"))
+    for row, tensor in enumerate(names):
+        for column in range(len(first)):
+            steps = range(first[column], last[column] + 1)
+            numbers = [independent(cells[tensor, step][0], "abs_mean") for step in steps]
+            assert least[row, column] == pytest.approx(min(numbers), rel=1e-6)
+            assert most[row, column] == pytest.approx(max(numbers), rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRun]:
+    """Return the run of RUNS of this name."""
+    with opened(tmp_path_factory.mktemp("run"), "healthy") as run:
+        yield run
+
+
+def test_the_update_ratio_is_a_lower_bound_of_the_change_of_the_values(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    run, weights, value = RunWriter(tmp_path), [], random.normal(size=20).astype(np.float32)
+    steps = [0, 1, 4, 9]
+    for step in steps:
+        value = value + random.normal(size=20).astype(np.float32) * np.float32(0.1)
+        weights.append(value.astype(np.float64))
+        run.add("w", value, step=step)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        bound = unpacked(answer(found, "layers", {"statistic": "update_ratio"})["mean"])
+    assert np.isnan(bound[0])
+    for at in range(1, 4):
+        change = np.linalg.norm(weights[at] - weights[at - 1]) / np.linalg.norm(weights[at - 1])
+        per_step = change / (steps[at] - steps[at - 1])
+        assert 0 < bound[at] <= per_step * (1 + 1e-6)
+
+
+def test_the_range_of_colours_fits_the_scale_of_the_statistic(healthy: OpenRun) -> None:
+    def range_of(statistic: str) -> tuple[list[float], Floats]:
+        found = answer(healthy, "layers", {"kind": "gradient", "statistic": statistic})
+        return found["range"], unpacked(found["mean"])
+
+    limits, means = range_of("l2")
+    assert limits == pytest.approx([means.min(), means.max()])
+    limits, means = range_of("mean")
+    assert limits == pytest.approx([-np.abs(means).max(), np.abs(means).max()])
+    assert range_of("zero_share")[0] == [0.0, 1.0]
+    assert range_of("bad_count")[0] is None  # a logarithmic scale without a number above 0
+
+
+def test_the_first_bad_tensor_is_the_first_in_order_of_execution(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    for step in range(4):
+        bad = step >= 2
+        run.add("z", np.array([1.0, np.nan if bad else 2.0]), step=step, kind="output")
+        run.add("a", np.array([1.0, np.inf if bad else 2.0]), step=step, kind="output")
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        layers = answer(found, "layers", {"kind": "output"})
+    assert layers["first_bad"]["text"] == "z has 1 NaN at step 2"
+    names = [row["name"] for row in layers["rows"]]
+    assert names[layers["first_bad"]["row"]] == "z"
+    flags = unpacked(layers["flags"]).reshape(2, 4)
+    assert flags[names.index("z")].tolist() == [1, 1, 3, 3]
+    assert flags[names.index("a")].tolist() == [1, 1, 5, 5]
+
+
+def test_a_missing_part_is_marked_as_lost(tmp_path: Path) -> None:
+    with opened(tmp_path, "sharded") as run:
+        assert unpacked(answer(run, "layers", {})["flags"]).tolist() == [1, 1, 1, 1, 16]
+        alone = answer(run, "layers", {"worker": "worker_3"})
+    assert unpacked(alone["flags"]).tolist() == [1, 1, 1, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_quantiles_are_within_a_factor_of_two_of_those_of_the_values(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    elements = st.floats(2.0**-38, 2.0**22, width=32) | st.just(0.0) | st.sampled_from([np.nan, -np.inf])
+    values = np.array(data.draw(st.lists(elements, min_size=1, max_size=40)), dtype=np.float64)
+    root = tmp_path_factory.mktemp("run")
+    run = RunWriter(root)
+    run.add("w", values, step=0)
+    run.flush()
+    run.end()
+    with opened(root) as found:
+        page = answer(found, "tensor", {"name": "w"})
+    check(page, "TensorPage")
+    sizes = np.sort(np.abs(values[np.isfinite(values)]))
+    for curve in page["quantiles"]:
+        (quantile,) = unpacked(curve["points"]["mean"]).tolist()
+        if not len(sizes):
+            assert math.isnan(quantile)
+            continue
+        exact = sizes[max(0, math.ceil(curve["quantile"] * len(sizes)) - 1)]
+        assert exact / 2.0001 <= quantile <= exact * 2.0001
+
+
+def test_the_histogram_has_the_shares_of_all_elements(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.add("w", np.array([0.0, 1.0, 1.5, 4.0, np.nan, 0.0, 0.26, -1.0]), step=0)
+    run.add("w", np.array([np.inf, 8.0]), step=1)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        histogram = answer(found, "tensor", {"name": "w"})["histogram"]
+    assert (histogram["first_exponent"], histogram["bins"]) == (-2, 6)
+    shares = unpacked(histogram["shares"]).reshape(2, 6)
+    assert shares[0].tolist() == [1 / 8, 0, 3 / 8, 0, 1 / 8, 0]
+    assert shares[1].tolist() == [0, 0, 0, 0, 0, 1 / 2]
+    assert unpacked(histogram["zero_shares"]).tolist() == [1 / 4, 0]
+    assert unpacked(histogram["bad_shares"]).tolist() == [1 / 8, 1 / 2]
+
+
+def test_the_newest_statistics_are_those_of_the_saved_values(healthy: OpenRun) -> None:
+    name = "Net_layer3.weight"
+    page = answer(healthy, "tensor", {"name": name})
+    first = page["rows"][0]
+    values = healthy.trial.tensor(name).value(29, ModeKeys.TRAIN).astype(np.float64)
+    assert first["at"]["mode_step"] == 29
+    expected = {"mean": values.mean(), "std": values.std(), "l2": np.linalg.norm(values), "zero_share": 0.0}
+    for each, number in expected.items():
+        assert first["values"][each] == pytest.approx(number, rel=1e-9)
+    assert [step["mode_step"] for step in page["saved_steps"]] == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "form", "size", "shown"),
+    [
+        ((), "loss", "number", (1, 1, 1), ""),
+        ((7,), "bias", "line", (1, 7, 1), ""),
+        ((9000,), "bias", "line", (1, 3000, 1), "every 3rd element"),
+        ((3, 5), "weight", "heatmap", (3, 5, 1), ""),
+        ((600, 5), "weight", "heatmap", (200, 5, 1), "every 3rd row"),
+        ((8, 3, 3, 3), "weight", "heatmap", (8, 27, 1), "8 x 3 x 3 x 3 as 8 x 27"),
+        ((4, 16, 7, 6), "output", "heatmap", (7, 6, 1), "slice [0, 0] of 4 x 16 x 7 x 6"),
+        ((4, 3, 20, 10), "input", "image", (20, 10, 3), "image 0 of 4"),
+        ((1, 20, 10), "input", "image", (20, 10, 1), ""),
+        ((2, 20, 10, 3), "input", "image", (20, 10, 3), "image 0 of 2"),
+        ((0, 3), "output", "number", (0, 0, 1), "the tensor has no elements"),
+    ],
+)
+def test_a_value_is_drawn_in_the_form_of_its_shape(
+    tmp_path: Path, shape: tuple[int, ...], kind: str, form: str, size: tuple[int, ...], shown: str
+) -> None:
+    values = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    run = RunWriter(tmp_path)
+    run.add("t", values, step=0, kind=kind)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        value = answer(found, "value", {"name": "t"})
+    check(value, "Value")
+    assert (value["form"], value["shown"]) == (form, shown)
+    assert (value["height"], value["width"], value["channels"]) == size
+    data = unpacked(value["data"]).reshape(size)
+    if form == "image":
+        first = values[0] if values.ndim == 4 else values
+        first = np.moveaxis(first, 0, -1) if first.shape[0] in (1, 3) else first
+        assert np.array_equal(data, first)
+    elif shape == (3, 5):
+        assert np.array_equal(data[:, :, 0], values)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float8_e4m3fn", "int64", "bool", "complex64", "uint8"]
+)
+def test_values_of_every_type_are_drawn_and_their_bad_elements_counted(tmp_path: Path, dtype: str) -> None:
+    import ml_dtypes
+
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    values = np.array([[1, 0], [1, 1]]).astype(kind)
+    if kind.kind in "fcV":
+        values[0, 1] = np.nan
+    run = RunWriter(tmp_path)
+    run.add("t", values, step=0)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        value = answer(found, "value", {"name": "t"})
+    expected = np.abs(values).astype(np.float64)
+    assert np.array_equal(unpacked(value["data"]).reshape(2, 2), expected, equal_nan=True)
+    assert value["bad"] == int(np.isnan(expected).sum())
+
+
+def test_the_deviating_rank_is_shown_with_its_distance(tmp_path: Path) -> None:
+    with opened(tmp_path, "four_ranks") as run:
+        found = answer(run, "ranks", {"name": "gradient/w", "statistic": "l2"})
+        table = run.trial.compare_workers(["gradient/w"], column="l2").to_pylist()
+    check(found, "Ranks")
+    assert found["candidates"] == ["loss", "w", "gradient/w"]
+    values = unpacked(found["values"]).reshape(4, 6)
+    deviations = unpacked(found["deviations"]).reshape(4, 6)
+    for row in table:
+        rank = found["workers"].index(row["worker"])
+        assert values[rank, row["mode_step"]] == pytest.approx(row["value"], rel=1e-6)
+        assert deviations[rank, row["mode_step"]] == pytest.approx(row["deviation"], rel=1e-6)
+    assert {each["worker"] for each in found["outliers"]} == {"worker_3"}
+
+
+def test_copies_that_are_equal_have_no_outlier_and_parts_are_not_compared(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", "four_ranks") as run:
+        found = answer(run, "ranks", {"name": "w"})
+        assert (found["outliers"], found["text"]) == ([], "")
+        assert not unpacked(found["deviations"]).any()
+    with opened(tmp_path / "b", "sharded") as run:
+        found = answer(run, "ranks", {"name": "w"})
+        assert "another part" in found["text"]
+        assert np.isnan(unpacked(found["deviations"])).all()
+
+
+def test_losses_of_all_modes_have_their_own_steps_and_global_steps(healthy: OpenRun) -> None:
+    overview = answer(healthy, "overview", {})
+    curves = {curve["mode"]: curve for curve in overview["losses"]}
+    assert unpacked(curves["TRAIN"]["points"]["step"]).tolist() == list(range(30))
+    assert unpacked(curves["EVAL"]["points"]["step"]).tolist() == list(range(6))
+    assert unpacked(curves["EVAL"]["global_step"]).tolist() == [10, 11, 22, 23, 34, 35]
+    assert [curve["name"] for curve in overview["learning_rates"]] == ["SGD/group_0/lr"]
+    rates = unpacked(overview["learning_rates"][0]["points"]["mean"])
+    assert rates == pytest.approx([0.1 / (1 + step // 10) for step in range(30)], rel=1e-6)
+    assert overview["cost"] == {
+        "capture_seconds": 5e-9, "training_seconds": None, "captured_tensors": 3, "captured_bytes": 0,
+        "payload_bytes": 0, "rows": 1,
+    }  # fmt: skip
+
+
+def test_the_confusion_matrix_counts_the_saved_pairs(healthy: OpenRun) -> None:
+    found = answer(healthy, "predictions", {"step": "19"})
+    check(found, "Predictions")
+    trial = create_trial(healthy.path)
+    labels, guesses = (
+        np.concatenate([trial.tensor(name).value(step, ModeKeys.TRAIN) for step in range(20)])
+        for name in ("labels", "predictions")
+    )
+    expected = np.zeros((3, 3))
+    np.add.at(expected, (labels, guesses), 1)
+    assert found["classes"] == ["0", "1", "2"]
+    assert np.array_equal(unpacked(found["matrix"]).reshape(3, 3), expected)
+    assert (found["first"]["mode_step"], found["last"]["mode_step"]) == (0, 19)
+    shares = (labels == guesses).reshape(20, 20).mean(axis=1)
+    assert unpacked(found["accuracy"]["mean"]) == pytest.approx(shares)
+
+
+def test_runs_are_compared_by_step_and_part_at_the_first_tensor_that_differs(tmp_path: Path) -> None:
+    for name, differs in (("one", False), ("same", False), ("other", True)):
+        run = RunWriter(tmp_path / name)
+        for step in range(5):
+            run.add("a", np.full(3, step, np.float32), step=step)
+            run.add("b", np.full(3, step + 0.5 * (differs and step >= 3), np.float32), step=step)
+            run.add("loss", np.float32(step + (differs and step >= 4)), step=step, kind="loss")
+        run.flush()
+        run.end()
+    with (
+        opened(tmp_path / "one") as one,
+        opened(tmp_path / "same") as same,
+        opened(tmp_path / "other") as other,
+    ):
+        found = answer([one, same, other], "compare", {})
+    check(json.loads(json.dumps(found)), "Compare")
+    assert (found["name"], found["mode"], found["statistic"]["id"]) == ("loss", "TRAIN", "mean")
+    assert [unpacked(each["points"]["mean"]).tolist()[-1] for each in found["curves"]] == [4, 4, 5]
+    equal, parted = found["parts"]
+    assert (equal["tensor"], equal["at"]) == ("", None)
+    assert "15 tensors of 5 steps are equal" in equal["text"]
+    assert (parted["tensor"], parted["at"]["mode_step"]) == ("b", 3)
+
+
+def test_an_outline_covers_the_columns_of_its_finding(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    for step in range(20):
+        run.add("w", np.ones(3, np.float32), step=step)
+    run.flush()
+    run.end()
+    line = {
+        "rule": "R",
+        "code": "X",
+        "mode": "TRAIN",
+        "tensor": "w",
+        "step": 5,
+        "mode_step": 5,
+        "worker": "worker_0",
+    }
+    line |= {"why": "y", "do": "d", "count": 3, "last_step": 11, "last_mode_step": 11}
+    run.write("findings/R.jsonl", (json.dumps(line) + "\n").encode())
+    with opened(tmp_path) as found:
+        (whole,) = answer(found, "layers", {})["outlines"]
+        (coarse,) = answer(found, "layers", {"columns": "4"})["outlines"]
+        outside = answer(found, "layers", {"from": "12"})["outlines"]
+    assert (whole["row"], whole["first_column"], whole["last_column"]) == (0, 5, 11)
+    assert (coarse["first_column"], coarse["last_column"]) == (1, 2)
+    assert outside == []
+    assert whole["finding"]["last"]["text"] == "step 11"
+
+
+def test_a_merged_cell_of_workers_is_that_of_the_whole_tensor(tmp_path: Path) -> None:
+    whole = np.random.default_rng(8).normal(size=(8, 3)).astype(np.float32)
+    for rank in range(4):
+        run = RunWriter(tmp_path, worker=f"worker_{rank}", world_size=4)
+        run.add("w", whole[2 * rank : 2 * rank + 2], step=0, shard=place([8, 3], [2 * rank, 0]))
+        run.flush()
+        run.end()
+    with opened(tmp_path) as found:
+        layers = answer(found, "layers", {"statistic": "l2"})
+        part = answer(found, "layers", {"statistic": "l2", "worker": "worker_1"})
+    assert unpacked(layers["mean"]) == pytest.approx([np.linalg.norm(whole.astype(np.float64))], rel=1e-6)
+    assert unpacked(part["mean"]) == pytest.approx([np.linalg.norm(whole[2:4].astype(np.float64))], rel=1e-6)
+    assert layers["rows"][0]["shape"] == [8, 3]
+
+
+def test_phases_and_machines_have_the_times_of_the_chosen_worker(tmp_path: Path) -> None:
+    with opened(tmp_path, "timed") as run:
+        first, second = (answer(run, "time", {"worker": f"worker_{rank}"}) for rank in range(2))
+        late = answer(run, "time", {"from": "12"})
+    for found in (first, second, late):
+        check(found, "Time")
+    train, held_out = first["modes"]
+    assert (train["mode"], train["phases"], train["seconds"]) == (
+        "TRAIN", ["backward", "data", "forward"], pytest.approx([0.06, 0.045, 0.03]),
+    )  # fmt: skip
+    assert held_out["phases"] == ["data", "forward"]
+    assert unpacked(train["milliseconds"]).reshape(3, 15)[:, 0].tolist() == [4, 3, 2]
+    assert unpacked(train["step"]["mean"]).tolist() == [9] * 15
+    assert unpacked(second["modes"][0]["step"]["mean"]).tolist() == [10] * 15
+    assert unpacked(late["modes"][0]["steps"]).tolist() == [12, 13, 14]
+    (host,) = first["hosts"]
+    series = {each["name"]: each for each in host["series"]}
+    assert unpacked(series["GPU 0: utilisation"]["points"]["mean"]).tolist() == [
+        50.0 + step for step in range(20)
+    ]
+    assert unpacked(series["CPU of the training, worker_1"]["points"]["mean"]).tolist() == [100.0] * 20
+    assert unpacked(series["memory of the machine"]["points"]["mean"]).tolist() == [6.0] * 20
+    reads = series["disk reads"]
+    assert (reads["unit"], unpacked(reads["points"]["mean"]).tolist()) == ("MB/s", [2.0] * 19)
+    assert unpacked(reads["points"]["step"])[0] == pytest.approx(0.5)
