@@ -10,13 +10,14 @@ run. It works in any process on any machine that can read the files. Threads: on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection
+from tdcore.trial.model_order import FirstRow, in_model_order
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
@@ -78,6 +79,28 @@ class Trial(TrialSteps, TrialTables):
             kinds = self._kinds()
             names = chosen.of({text: kinds[text] for text in names})
         return names
+
+    def in_model_order(self, names: Iterable[str] | None = None) -> list[str]:
+        """Sort names of tensors by kind, then by module, in the order of the modules in the model.
+
+        Gradients and optimizer states are in the order of their parameters. Numbers in names count by value.
+
+        Args:
+            names: Names to sort. None: tensor_names().
+        """
+        wanted = self.tensor_names() if names is None else list(names)
+        self._reader.auto_refresh()
+        index, rows = self._reader.index, self._reader.view.rows
+        texts, kinds = index.texts("name"), index.texts("kind")
+        first = np.full(len(texts), -1, dtype=np.int64)
+        first[index.column("name")[rows[::-1]]] = rows[::-1]
+        codes = np.flatnonzero(first >= 0)
+        columns = (index.column(column)[first[codes]].tolist() for column in ("kind", "step", "seq"))
+        first_rows = {
+            texts[code]: FirstRow(kinds[kind], step, seq)
+            for code, kind, step, seq in zip(codes.tolist(), *columns, strict=True)
+        }
+        return in_model_order(wanted, first_rows)
 
     def has_tensor(self, tensor_name: str) -> bool:
         """Whether a tensor of this name was saved."""
