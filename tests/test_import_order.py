@@ -29,6 +29,7 @@ LAYERS = (
     ("hooks",),
     ("launch",),
     ("run", "smd"),
+    ("view",),
     ("cli",),
 )
 LAYER = {part: number for number, layer in enumerate(LAYERS) for part in layer}

@@ -18,7 +18,7 @@ from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Floats, Ints, Mask, Window
 
-__all__ = ["Gradients", "WeightChanges", "trained_weights", "updates"]
+__all__ = ["Gradients", "WeightChanges", "change_bounds", "trained_weights", "updates"]
 
 _COLUMNS = ("mode_step", "count", "min", "max", "mean", "m2", "abs_sum", "square_sum")
 _MODES = ("TRAIN", "GLOBAL")
@@ -84,7 +84,7 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Weigh
     one_by_one[codes[wanted & window.columns.present("nbytes")]] = True
     bulk = step_pairs(window, wanted & ~one_by_one[codes], _COLUMNS, "statistics")
     known = bulk.known & (bulk.now["mode_step"] > bulk.before["mode_step"])  # leave out late rows
-    least, most = (each[known] for each in _bounds(bulk.now, bulk.before))
+    least, most = (each[known] for each in change_bounds(bulk.now, bulk.before))
     now, since = bulk.now["mode_step"][known], bulk.before["mode_step"][known]
     norm_before = np.sqrt(bulk.before["square_sum"][known])
     found = [
@@ -135,7 +135,7 @@ def _compared(
         change = float(np.linalg.norm(now.values.astype(np.float64) - before.values))
         return [(change, change, norm, before.step, step)]
     alone = (dict(zip(_COLUMNS, each[:, np.newaxis], strict=True)) for each in (numbers, before.numbers))
-    (low,), (high,) = _bounds(*alone)
+    (low,), (high,) = change_bounds(*alone)
     return [(float(low), float(high), norm, before.step, step)]
 
 
@@ -149,7 +149,7 @@ def _values(window: Window, row: int) -> npt.NDArray[Any] | None:
     return np.array(values, dtype=np.float64 if values.dtype.itemsize == 8 else np.float32)
 
 
-def _bounds(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+def change_bounds(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> tuple[Floats, Floats]:
     """Bounds of the norm of the change, from _COLUMNS of the two saves."""
     with np.errstate(invalid="ignore", over="ignore"):
         norm, norm_before = np.sqrt(new["square_sum"]), np.sqrt(old["square_sum"])

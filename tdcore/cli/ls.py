@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli.gaps import missing_lines
+from tdcore.trial.missing_text import missing_lines
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tdcore.text.numbers import BLOCKS, human_bytes, line_of_blocks, number
 from tdcore.text.quoting import quoted, quoted_lines
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = [
     "sparkline",
 ]
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-:=+*#"
 _WIDTH = 120  # if the output is not a terminal
 _MAX_CHARS = 300  # maximum length of a name or a reason
@@ -53,7 +53,7 @@ def encode_anything() -> None:
 def ascii_only() -> bool:
     """Whether the terminal lacks the characters of lines and blocks."""
     try:
-        (_BLOCKS + "…").encode(sys.stdout.encoding or "ascii")
+        (BLOCKS + "…").encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return True
     return False
@@ -96,54 +96,14 @@ def print_json(value: object) -> None:
     print(json.dumps(_plain(value), indent=1, allow_nan=False))
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """A number in few characters; "-" for None."""
-    if value is None:
-        return "-"
-    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
-        return f"{int(value):,}"
-    return f"{value:.{digits}g}"
-
-
-def human_bytes(count: int | None) -> str:
-    """A size such as "1.5 MB"; "-" for None."""
-    if count is None:
-        return "-"
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
-
-
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """At most `width` blocks, each for the mean of its share of the values; "x" if no value is finite."""
-    if not values:
-        return ""
-    blocks = _ASCII_BLOCKS if ascii_only() else _BLOCKS
-    width = min(width, len(values))
-    shares = [values[at * len(values) // width : (at + 1) * len(values) // width] for at in range(width)]
-    means = [_mean(share) for share in shares]
-    finite = [mean for mean in means if mean is not None]
-    if not finite:
-        return "x" * width
-    low, high = min(finite), max(finite)
-    span, top = high / 2 - low / 2, len(blocks) - 1  # halves: no overflow, and no division by a tiny number
-    return "".join(
-        "x" if mean is None else blocks[round((mean / 2 - low / 2) / span * top) if span else 0]
-        for mean in means
-    )
+    """A line of at most `width` blocks (tdcore/text/numbers.py), in characters that the terminal can show."""
+    return line_of_blocks(values, width, _ASCII_BLOCKS if ascii_only() else BLOCKS)
 
 
 def bar(length: int) -> str:
     """A horizontal bar."""
     return ("#" if ascii_only() else "█") * length
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None
 
 
 def _plain(value: object) -> object:

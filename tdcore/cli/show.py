@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli.gaps import missing_lines
+from tdcore.trial.missing_text import missing_lines
 from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.show_time import show_time

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli.gaps import missing_lines
+from tdcore.trial.missing_text import missing_lines
 from tdcore.cli.output import console, shown
 from tdcore.errors import ConfigError
 

@@ -16,7 +16,7 @@ from tdcore.format import layout
 from tdcore.trial.statistics import DERIVED
 from tdcore.trial.worker_order import worker_order
 
-__all__ = ["compare_workers"]
+__all__ = ["compare_values", "compare_workers"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -33,6 +33,11 @@ def compare_workers(stats: pa.Table, column: str, *, across_shards: bool) -> pa.
         raise ConfigError(f"{column!r} is not a column that can be compared; use one of {', '.join(numbers)}")
     value = stats.column(column).cast(pa.float64(), safe=False)
     values = np.asarray(value.fill_null(np.nan).to_numpy(), dtype=np.float64)
+    return compare_values(stats, values, across_shards=across_shards)
+
+
+def compare_values(stats: pa.Table, values: Floats, *, across_shards: bool) -> pa.Table:
+    """Compare values of any kind, one for each row of `stats`; see compare_workers."""
     group, size = _groups(stats, across_shards)
     with np.errstate(all="ignore"):
         median = _medians(values, group)[group]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tdcore as td
-from tdcore.cli.gaps import missing_lines
+from tdcore.trial.missing_text import missing_lines
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import run as judge
 from tests.hooks.conftest import MakeHook, ReadRun

@@ -1,22 +1,21 @@
-"""Tensors that were captured but are not in a run, as lines of text."""
+"""Data that is missing in a run, as lines of text. Pure functions, any thread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdcore.cli.output import human_bytes
+from tdcore.text.numbers import human_bytes
+from tdcore.trial.left_out import left_out_text
 
 if TYPE_CHECKING:
-    from tdcore.trial import Missing
+    from tdcore.trial.missing import Missing
 
 __all__ = ["missing_lines"]
 
 
 def missing_lines(missing: Iterable[Missing], modes: int = 1) -> Iterator[str]:
     """One line per missing item. modes: number of modes of the run; a gap has only global step numbers."""
-    from tdcore.trial.left_out import left_out_text
-
     kind = "step" if modes < 2 else "global step"
     for each in missing:
         who = f"{each.worker} of attempt {each.attempt}"

@@ -1,0 +1,125 @@
+"""Answer `overview`: losses, learning rates, findings, causes, missing data and the cost of the capture."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tdcore.format.layout import EPOCH_SCALAR
+from tdcore.text.numbers import human_bytes
+from tdcore.text.short_repr import how_many
+from tdcore.trial.missing_text import missing_lines
+from tdcore.trial.run_notes import note_lines
+from tdcore.view.answers.arrow import numbers
+from tdcore.view.answers.curves import curves
+from tdcore.view.answers.places import cause_json, finding_json
+from tdcore.view.answers.runs import run_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tdcore.view.answers.opened import OpenRun
+    from tdcore.view.answers.parameters import Parameters
+
+__all__ = ["PARAMETERS", "answer"]
+
+PARAMETERS = ("columns",)
+
+_COLUMNS = 800
+_RATE = re.compile(r"(?:^|[/_.])(?:lr|learning_rate|eta)$", re.ASCII)
+_MOST_FINDINGS = 1000
+
+
+def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
+    """`Overview` of the contract."""
+    columns = parameters.columns(_COLUMNS)
+    catalog, judgement = run.catalog, run.judgement
+    losses = [*catalog.of_kind("loss"), *catalog.of_kind("metric")]
+    losses += [name for name in catalog.of_kind("scalar") if name != EPOCH_SCALAR and not _RATE.search(name)]
+    rates = [name for name in catalog.of_kind("hyperparameter", "scalar") if _RATE.search(name)]
+    counts = (
+        Counter() if judgement is None else Counter(each.status.value for each in judgement.report.verdicts)
+    )
+    return {
+        "run": run_line(run),
+        "path": run.shown_path,
+        "attempts": list(_attempts(run)),
+        "losses": curves(run, losses, columns),
+        "learning_rates": curves(run, rates, columns),
+        "findings": [finding_json(each) for each in run.findings[:_MOST_FINDINGS]],
+        "causes": [] if judgement is None else [cause_json(each) for each in judgement.diagnosis.causes],
+        "notices": list(_notices(run)),
+        "cost": _cost(run),
+        "verdicts": dict(counts),
+    }
+
+
+def _attempts(run: OpenRun) -> Iterator[dict[str, Any]]:
+    """`AttemptLine` of the contract for each attempt."""
+    trial = run.trial
+    ends = trial.ends()
+    for number in trial.attempts:
+        entry = trial.attempt_info(number)
+        mine = [end for (_, attempt), end in ends.items() if attempt == number]
+        ended = [end.document.get("ended_ns") for end in mine]
+        times = [time for time in ended if type(time) is int]
+        worst = min(mine, key=lambda end: end.clean, default=None)
+        yield {
+            "attempt": number,
+            "framework": str(entry.document.get("framework") or "") if entry else "",
+            "host": entry.host if entry else "",
+            "world_size": entry.world_size if entry else 1,
+            "started_ns": entry.started_ns if entry else 0,
+            "ended_ns": max(times, default=None),
+            "clean": worst.clean if worst else None,
+            "reason": worst.reason if worst else "",
+        }
+
+
+def _notices(run: OpenRun) -> Iterator[dict[str, str]]:
+    """`Notice` of the contract: missing data first, then notes of the hook."""
+    trial = run.trial
+    for line in missing_lines(trial.missing(), len(trial.modes())):
+        yield {"level": "lost", "text": line}
+    drops: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for end in trial.ends().values():
+        for reason, drop in end.drops.items():
+            drops[reason] += drop.tensors
+            sizes[reason] += drop.bytes
+    for reason in sorted(drops):
+        size = human_bytes(sizes[reason])
+        yield {
+            "level": "lost",
+            "text": f"not kept as requested: {how_many(drops[reason], 'tensor')} ({size}): {reason}",
+        }
+    for text in trial.patterns.remarks():
+        yield {"level": "warning", "text": text}
+    if trial.open_hint:
+        yield {"level": "note", "text": trial.open_hint}
+    notes = trial.notes()
+    if isinstance(notes.get("exception"), str):
+        yield {"level": "warning", "text": f"the training ended by {notes['exception']}"}
+    for text in note_lines(notes):
+        yield {"level": "warning" if text.startswith("faults") else "note", "text": text}
+
+
+def _cost(run: OpenRun) -> dict[str, Any] | None:
+    """`Cost` of the contract, from the end files of all workers and attempts."""
+    totals: Counter[str] = Counter()
+    for end in run.trial.ends().values():
+        found = end.document.get("totals")
+        if isinstance(found, dict):
+            totals.update({name: value for name, value in found.items() if type(value) is int and value >= 0})
+    if not totals:
+        return None
+    times = run.trial.steps_time(intervals=True)
+    return {
+        "capture_seconds": totals["capture_ns"] / 1e9,
+        "training_seconds": float(numbers(times, "duration_ns").sum()) / 1e9 if times.num_rows else None,
+        "captured_tensors": totals["captured_tensors"],
+        "captured_bytes": totals["captured_bytes"],
+        "payload_bytes": totals["payload_bytes"],
+        "rows": totals["rows"],
+    }
