@@ -11,6 +11,7 @@ run. It works in any process on any machine that can read the files. Threads: on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.model_order import FirstRow, in_model_order
+from tdcore.trial.notebook import trial_html
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
 from tdcore.trial.view import patterns
+
+if TYPE_CHECKING:
+    from tdcore.plot import Plots
 
 __all__ = ["Trial"]
 
@@ -35,6 +40,17 @@ class Trial(TrialSteps, TrialTables):
         name: Name for the user.
         path: Folder or URL of the run.
     """
+
+    def _repr_html_(self) -> str:
+        self._reader.auto_refresh()
+        return trial_html(self, self._kinds())
+
+    @property
+    def plot(self) -> Plots:
+        """Pictures of the run as matplotlib figures: `plot.layers("^gradient/")`. See docs/notebooks.md."""
+        from tdcore.plot import Plots
+
+        return Plots(self)
 
     def tensor_names(
         self,
