@@ -13,9 +13,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.trial.missing_text import missing_lines
 from tdcore.cli.output import console, shown
 from tdcore.errors import ConfigError
+from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
