@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
+    from tdcore.view.report import write_report
 
 apply_log_level()
 
@@ -59,6 +60,7 @@ _HOME = {
     "diagnose": "tdcore.rules.diagnosis",
     "tensor_stats": "tdcore.stats",
     "watch": "tdcore.launch.watch",
+    "write_report": "tdcore.view.report",
 }
 
 _MODULES = frozenset({"actions"})
@@ -88,6 +90,7 @@ __all__ = [
     "modes",
     "tensor_stats",
     "watch",
+    "write_report",
 ]
 
 

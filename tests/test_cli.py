@@ -75,6 +75,7 @@ def write(place: Path, size: float = 1.0, *, end: bool = True) -> Path:
         ["ls"],
         ["show"],
         ["trace"],
+        ["view"],
         ["doctor"],
         ["upload"],
         ["demo"],
@@ -94,7 +95,8 @@ def test_every_command_has_help_with_an_example(tdcore: Command, command: list[s
 
 
 @pytest.mark.parametrize(
-    "command", [["ls"], ["show"], ["trace"], ["doctor"], ["upload"], ["demo"], ["run"], ["rules", "run"]]
+    "command",
+    [["ls"], ["show"], ["trace"], ["view"], ["doctor"], ["upload"], ["demo"], ["run"], ["rules", "run"]],
 )
 def test_help_states_the_exit_codes(tdcore: Command, command: list[str]) -> None:
     assert "Exit codes: 0" in tdcore(*command, "--help").out

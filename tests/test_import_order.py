@@ -26,6 +26,7 @@ LAYERS = (
     ("actions", "collection", "maintenance", "session", "stats", "testing"),
     ("timeline",),
     ("rules",),
+    ("view",),
     ("hooks",),
     ("launch",),
     ("run", "smd"),

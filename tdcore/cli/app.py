@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from tdcore.cli import diagnose, doctor, ls, merge, profile, rm, rules, run, show, sweep, trace, upload, view
+from tdcore.cli import (
+    diagnose,
+    doctor,
+    ls,
+    merge,
+    profile,
+    report,
+    rm,
+    rules,
+    run,
+    show,
+    sweep,
+    trace,
+    upload,
+    view,
+)
 from tdcore.cli.output import encode_anything
 from tdcore.text.quoting import quoted_lines
 
@@ -34,6 +49,7 @@ app.command("run", context_settings=run.SETTINGS)(run.command)
 app.command("ls", epilog=EXIT_CODES)(ls.command)
 app.command("show", epilog=EXIT_CODES)(show.command)
 app.command("view", epilog=view.EXIT_CODES)(view.command)
+app.command("report", epilog=report.EXIT_CODES)(report.command)
 app.command("trace", epilog=EXIT_CODES)(trace.command)
 app.command("profile", epilog=profile.EXIT_CODES)(profile.command)
 app.command("diagnose", epilog=diagnose.EXIT_CODES)(diagnose.command)

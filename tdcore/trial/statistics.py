@@ -7,7 +7,6 @@ the method of Chan, Golub and LeVeque (1979), so large means lose no precision. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -236,16 +235,12 @@ def _statuses(
     parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_]
 ) -> tuple[list[str], list[str | None]]:
     """The worst status in each group of adjacent parts, and the first reason."""
-    statuses, reasons = parts.column("status").to_pylist(), parts.column("reason").to_pylist()
-    bounds = [*starts.tolist(), len(statuses)]
-    out_status: list[str] = []
-    out_reason: list[str | None] = []
-    for at, (begin, end) in enumerate(pairwise(bounds)):
-        given = [reason for reason in reasons[begin:end] if reason]
-        if whole[at]:
-            out_status.append(max(statuses[begin:end], key=("ok", "lost", "absent", "skipped").index))
-            out_reason.append(given[0] if given else None)
-        else:
-            out_status.append("lost")
-            out_reason.append("incomplete")
-    return out_status, out_reason
+    badness = {status: number for number, status in enumerate(("ok", "lost", "absent", "skipped"))}
+    texts = np.array(list(badness), dtype=object)
+    columns = [parts.column(name).cast(pa.string()).to_pylist() for name in ("status", "reason")]
+    worst = np.maximum.reduceat(np.array([badness[text] for text in columns[0]], dtype=np.int64), starts)
+    reasons = np.array([*columns[1], None], dtype=object)
+    given = np.where([bool(text) for text in columns[1]], np.arange(len(parts)), len(parts))
+    first = np.minimum.reduceat(given, starts)
+    status = np.where(whole, texts[worst], "lost")
+    return status.tolist(), np.where(whole, reasons[first], "incomplete").tolist()

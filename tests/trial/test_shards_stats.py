@@ -222,3 +222,23 @@ def test_merged_statistics_of_an_empty_run_are_an_empty_table(run: RunWriter) ->
     table = create_trial(run.root).stats(merged=True)
     assert table.num_rows == 0
     assert {"workers", "l2", "log2_counts"} <= set(table.column_names)
+
+
+def test_each_column_alone_is_that_of_the_whole_table(tmp_path: Path) -> None:
+    ranks = workers(tmp_path, 2)
+    for run, offset in zip(ranks, (0, 3), strict=True):
+        for step in range(3):
+            run.add("w", W[offset : offset + 3] + step, step=step, shard=place(W.shape, [offset, 0]))
+            run.add("b", W[0] + (step == 1) * offset, step=step, shard=place([4], [0]))
+            run.add("a", W[offset], step=step, kind="output", stats=step != 2)
+        run.flush()
+        run.end()
+    trial = create_trial(tmp_path)
+    table = trial.stats(merged=True)
+    for name in table.column_names:
+        assert (
+            trial.stats(merged=True, columns=[name]).column(name).to_pylist()
+            == table.column(name).to_pylist()
+        )
+    reasons = {(row["name"], row["step"]): row["reason"] for row in table.to_pylist()}
+    assert {key: reason for key, reason in reasons.items() if reason} == {("b", 1): "copies_differ"}

@@ -28,6 +28,7 @@ export interface Curve {
   readonly mode: Mode;
   readonly worker: string; // "" for all workers together
   readonly points: Points;
+  readonly global_step: Packed; // f64, one per point: global step of `points.step`, to draw several modes on one axis
 }
 
 /** A step, in the form in which a training loop counts it. */
@@ -49,7 +50,7 @@ export interface Runs {
 export interface RunLine {
   readonly id: string; // for the `run` of all other requests
   readonly name: string;
-  readonly status: "running" | "ended" | "died" | "unreadable";
+  readonly status: "running" | "ended" | "died" | "unreadable" | "reading"; // "reading": the other fields are empty
   readonly error: string; // for "unreadable"
   readonly started_ns: number;
   readonly steps: Readonly<Record<string, number>>; // saved steps by mode

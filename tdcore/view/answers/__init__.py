@@ -3,8 +3,9 @@
     run = OpenRun("demo", "runs/demo")
     answer(run, "layers", {"kind": "gradient"})
 
-Each page has one file with a function `answer` and the names of its PARAMETERS. Values of parameters are texts. Each
-parameter has a default, so {} is a valid request for each page. `list_runs` makes the answer `runs`.
+Each page has one file with a function `answer` and the names of its PARAMETERS. Values of parameters are
+texts. Each parameter has a default, so {} is a valid request for each page. `list_runs` makes the answer
+`runs`.
 """
 
 from __future__ import annotations

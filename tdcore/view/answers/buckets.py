@@ -81,12 +81,13 @@ def reduced(values: Floats, group: Ints, size: int) -> Reduced:
     good = np.isfinite(values)
     if not good.all():
         values, group = values[good], group[good]
-    count = np.bincount(group, minlength=size)
+    count: Ints = np.bincount(group, minlength=size)
     with np.errstate(all="ignore"):
         total = np.bincount(group, weights=values, minlength=size)
         mean = total / count
         if not np.isfinite(total).all():  # the sum exceeds the range of float64, the mean does not
-            mean = np.bincount(group, weights=values / count[group], minlength=size)
+            shares = np.bincount(group, weights=values / count[group], minlength=size)
+            mean = shares.astype(np.float64)
     least, most = np.full(size, np.inf), np.full(size, -np.inf)
     np.minimum.at(least, group, values)
     np.maximum.at(most, group, values)

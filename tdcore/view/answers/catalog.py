@@ -1,9 +1,9 @@
 """Catalog: the tensors of a run in the order of the model, with kinds, modes and workers.
 
-The order of the model: weights and biases in the order in which a step saves them, which is the order of their
-definition; module outputs, inputs and losses in the order of execution; a gradient at the place of its parameter, and
-other gradients in reverse order of execution. Equal places are sorted by name, numbers by their value ("layer2"
-before "layer10"). Plain values; any thread.
+The order of the model: weights and biases in the order in which a step saves them, which is the order of
+their definition; module outputs, inputs and losses in the order of execution; a gradient at the place of its
+parameter, and other gradients in reverse order of execution. Equal places are sorted by name, numbers by
+their value ("layer2" before "layer10"). Plain values; any thread.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ _COLUMNS = ("count", "min", "max", "mean", "m2", "abs_sum", "square_sum")
 def update_ratios(columns: Mapping[str, Floats], tensor: Ints, steps: Ints) -> Floats:
     """A lower bound of each tensor's change since its previous saved step, as WeightUpdateRatio computes it.
 
-    The bound is the least possible L2 norm of the change, divided by the earlier L2 norm and by the number of steps.
+    The bound is the least possible L2 norm of the change, divided by the earlier L2 norm and by the number of
+    steps.
 
     Args:
         columns: Numbers by name of the column.

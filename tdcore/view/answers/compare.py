@@ -1,4 +1,4 @@
-"""Answer `compare`: one tensor of several runs, where runs begin to differ, and differences of their configuration."""
+"""Answer `compare`: one tensor of several runs, where runs begin to differ, and their different settings."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, A
     mode, modes = coded(table, "mode")
     means, steps = numbers(table, "mean"), whole_numbers(table, "mode_step")
     with np.errstate(invalid="ignore"):
-        bad = sum(numbers(table, each) for each in _COLUMNS[4:]) > 0
+        bad = np.sum([numbers(table, each) for each in _COLUMNS[4:]], axis=0) > 0
     counted = ~np.isnan(numbers(table, "nan_count"))
     key = np.where(counted, name * len(modes) + mode, -1)
-    found = []
+    found: list[dict[str, Any]] = []
     codes = {text: code for code, text in enumerate(texts)}
     for text in names:
         for each in ModeKeys:

@@ -75,7 +75,8 @@ def quantile_curves(frame: Frame, histograms: Histograms, columns: int) -> list[
 def _quantiles(frame: Frame, histograms: Histograms, share: float) -> Floats:
     """A quantile of the magnitudes of the finite elements of each row, zeros included.
 
-    The true quantile is in the same bin, so that the result is within a factor of 2. NaN without finite elements.
+    The true quantile is in the same bin, so that the result is within a factor of 2. NaN without finite
+    elements.
     """
     rank = np.ceil(share * frame.finite) - frame.columns["zero_count"]  # among the elements that are not zero
     running = np.cumsum(histograms.count)

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from tdcore.view.answers.buckets import StepColumns, reduced
 from tdcore.view.answers.frame import Frame, load_frame
+from tdcore.view.answers.names import matching
 from tdcore.view.answers.packing import pack_doubles, pack_floats, pack_octets
 from tdcore.view.answers.places import at, finding_json
 from tdcore.view.answers.scope import Scope, preferred
 from tdcore.view.answers.statistics import STATISTICS, bad_counts
-from tdcore.view.answers.names import matching
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Finding

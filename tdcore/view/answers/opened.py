@@ -86,8 +86,8 @@ class OpenRun:
         stored = self.trial.findings()
         key = (id(self.judgement), len(stored), self.rows)
         if self._findings is None or self._findings[0] != key:
-            known = {(each.rule, *each.series) for each in judged}
-            more = [each for each in stored_findings(stored) if (each.rule, *each.series) not in known]
+            known = {(each.rule, each.series) for each in judged}
+            more = [each for each in stored_findings(stored) if (each.rule, each.series) not in known]
             every = sorted([*judged, *more], key=lambda each: (each.attempt, each.step))
             self._findings = (key, tuple(every))
         return self._findings[1]

@@ -1,4 +1,4 @@
-"""Answer `predictions`: the confusion matrix of saved labels and predictions, and the accuracy over the steps."""
+"""Answer `predictions`: the confusion matrix of saved labels and predictions, and the accuracy by step."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MOST_CLASSES = 200
 _MOST_ELEMENTS = 1 << 22  # of one batch
 _COLUMNS = 400
 _NOTHING = (
-    "labels and predictions were not saved with their values: save tensors of the names 'labels' and 'predictions', "
-    "or the inputs of the loss"
+    "labels and predictions were not saved with their values: save tensors of the names 'labels' and "
+    "'predictions', or the inputs of the loss"
 )
 
 

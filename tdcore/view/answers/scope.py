@@ -1,4 +1,4 @@
-"""Scope: the kind, mode, worker, steps and columns of a request, with useful defaults. Plain values; any thread."""
+"""Scope: mode, worker, steps and columns of a request, with useful defaults. Plain values; any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stored_findings: findings from the lines of findings/ in a run, which are untrusted. Pure functions, any thread."""
+"""stored_findings: findings from the lines of findings/, which are untrusted. Pure functions, any thread."""
 
 from __future__ import annotations
 
@@ -16,28 +16,35 @@ _LARGEST = 1 << 53  # JavaScript has no larger exact integers
 
 
 def stored_findings(lines: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """The findings of these lines, each series once, with its newest line. Lines of another form are left out."""
+    """The findings of these lines, each series once, with its newest line.
+
+    Lines of another form are left out.
+    """
     found: dict[tuple[Any, ...], Finding] = {}
     for line in lines:
         finding = _finding(line)
         if finding is not None:
-            found[(finding.rule, *finding.series)] = finding
+            found[finding.rule, finding.series] = finding
     return list(found.values())
 
 
 def _finding(line: Mapping[str, Any]) -> Finding | None:
-    texts = {name: line.get(name, "") for name in _TEXTS}
-    whole = {name: line.get(name, 0) for name in _WHOLE}
-    count, numbers = line.get("count", 1), line.get("numbers", {})
-    optional = {name: line.get(name) for name in _OPTIONAL}
-    if not all(isinstance(text, str) for text in texts.values()) or not isinstance(numbers, dict):
+    fields: dict[str, Any] = {name: line.get(name, "") for name in _TEXTS}
+    if not all(isinstance(text, str) for text in fields.values()):
         return None
-    if not all(map(_is_number, (*whole.values(), count))):
-        return None
-    if not all(value is None or _is_number(value) for value in optional.values()):
+    for name, default in (
+        *((name, 0) for name in _WHOLE),
+        ("count", 1),
+        *((name, None) for name in _OPTIONAL),
+    ):
+        fields[name] = line.get(name, default)
+        if not (fields[name] is default or _is_number(fields[name])):
+            return None
+    numbers = line.get("numbers", {})
+    if not isinstance(numbers, dict):
         return None
     plain = {str(name): value for name, value in numbers.items() if isinstance(value, (int, float, str))}
-    return Finding(**texts, **whole, **optional, numbers=plain, count=count)
+    return Finding(**fields, numbers=plain)
 
 
 def _is_number(value: object) -> bool:

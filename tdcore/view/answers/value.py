@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PARAMETERS", "answer", "picture"]
 
-PARAMETERS = ("name", "mode", "step", "worker")
+PARAMETERS = ("name", "mode", "step", "worker", "columns")
 
 Array = npt.NDArray[Any]
 
-_MOST_CELLS = 256  # along each axis
-_MOST_POINTS = 4096  # of a line
+_CELLS = 256  # along each axis
+_POINTS_PER_CELL = 16  # of a line, for each cell of an axis
 _LEAST_IMAGE = 8  # height and width from which arrays with 1 or 3 channels are images
 _PART = 1 << 20  # elements that are converted at once
-_CALL = "the first call"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     """`Value` of the contract. The default step is the newest with values."""
     name = chosen_tensor(run, parameters)
     entry = run.catalog.tensors[name]
-    scope = Scope.of(run, [name], parameters, columns=1)
+    scope = Scope.of(run, [name], parameters, columns=_CELLS)
     mode = ModeKeys[scope.mode]
     tensor = run.trial.tensor(name) if entry.steps else None
     steps = tensor.steps(mode, show_incomplete_steps=True) if tensor is not None else []
@@ -60,35 +59,41 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     try:
         values = run.trial.tensor(name).value(step, mode, scope.worker or None)
     except RunError as error:
-        return _answer(run, entry, scope.mode, step, None, str(error))
-    return _answer(run, entry, scope.mode, step, values, "")
+        return _answer(run, entry, scope, step, None, str(error))
+    return _answer(run, entry, scope, step, values, "")
 
 
-def picture(values: Array, kind: str) -> Picture:
-    """The picture of a tensor. kind: the kind of the tensor."""
+def picture(values: Array, kind: str, cells: int) -> Picture:
+    """The picture of a tensor.
+
+    Args:
+        values: The values.
+        kind: Kind of the tensor.
+        cells: Maximum height and width. Of larger tensors, every n-th row and column is shown.
+    """
     note = ""
     if values.dtype.kind == "c":
         values, note = np.abs(values), "magnitudes of complex numbers"
     if values.size == 1:
         return Picture(form="number", values=_wide(values).reshape(1, 1, 1), shown=note)
     if values.ndim == 1:
-        part, every = _thinned(values, 0, _MOST_POINTS)
+        part, every = _thinned(values, 0, cells * _POINTS_PER_CELL)
         return Picture(
             form="line", values=_wide(part).reshape(1, -1, 1), shown=_joined(note, _every(every, "element"))
         )
     if not values.size:
         return Picture(form="number", values=np.empty((0, 0, 1)), shown="the tensor has no elements")
-    image = _image(values) if kind in ("input", "output", "custom") else None
+    image = _image(values, cells) if kind in ("input", "output", "custom") else None
     if image is not None:
         return Picture(form="image", values=_wide(image[0]), shown=_joined(note, *image[1:]))
-    matrix, what = _matrix(values, kind)
-    part, rows = _thinned(matrix, 0, _MOST_CELLS)
-    part, columns = _thinned(part, 1, _MOST_CELLS)
+    matrix, what = _matrix(values, kind, cells)
+    part, rows = _thinned(matrix, 0, cells)
+    part, columns = _thinned(part, 1, cells)
     shown = _joined(note, what, _every(rows, "row"), _every(columns, "column"))
     return Picture(form="heatmap", values=_wide(part)[:, :, np.newaxis], shown=shown)
 
 
-def _image(values: Array) -> tuple[Array, str, str, str] | None:
+def _image(values: Array, cells: int) -> tuple[Array, str, str, str] | None:
     """(the first image with its channels last, and the description of the part); None if it is no image."""
     if values.ndim not in (3, 4):
         return None
@@ -101,19 +106,19 @@ def _image(values: Array) -> tuple[Array, str, str, str] | None:
         first = np.moveaxis(first, 0, -1)
     elif not (first.shape[2] in (1, 3) and min(first.shape[:2]) >= _LEAST_IMAGE):
         return None
-    first, rows = _thinned(first, 0, _MOST_CELLS)
-    first, columns = _thinned(first, 1, _MOST_CELLS)
+    first, rows = _thinned(first, 0, cells)
+    first, columns = _thinned(first, 1, cells)
     return first, which, _every(rows, "row"), _every(columns, "column")
 
 
-def _matrix(values: Array, kind: str) -> tuple[Array, str]:
+def _matrix(values: Array, kind: str, cells: int) -> tuple[Array, str]:
     """A tensor as a matrix, and the description of the part that it is."""
     if values.ndim == 2:
         return values, ""
     shape = " x ".join(map(str, values.shape))
     if kind in ("weight", "gradient", "optimizer_state"):
         rest = int(np.prod(values.shape[1:]))
-        step = max(1, rest // (_MOST_CELLS * 16))  # before a copy of a large tensor
+        step = max(1, rest // (cells * 16))  # before a copy of a large tensor
         return values.reshape(len(values), rest)[:, ::step], f"{shape} as {len(values)} x {rest}"
     place = (0,) * (values.ndim - 2)
     return values[place], f"slice [{', '.join(map(str, place))}] of {shape}"
@@ -153,10 +158,11 @@ def _bad(values: Array) -> int:
 
 
 def _answer(
-    run: OpenRun, entry: TensorEntry, mode: str, step: int, values: Array | None, text: str
+    run: OpenRun, entry: TensorEntry, scope: Scope, step: int, values: Array | None, text: str
 ) -> dict[str, Any]:
+    mode = scope.mode
     empty = Picture(form="number", values=np.empty((0, 0, 1)), shown="")
-    drawn = empty if values is None else picture(values, entry.kind)
+    drawn = empty if values is None else picture(values, entry.kind, scope.columns)
     height, width, channels = drawn.values.shape
     try:
         number = run.trial.global_step(ModeKeys[mode], step) if mode != "GLOBAL" else step

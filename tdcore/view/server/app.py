@@ -64,7 +64,7 @@ class ViewApp:
     """
 
     def __init__(self, runs: ServedRuns, pages: Mapping[str, PageFile], *, can_write: bool) -> None:
-        self.events = Events(self._watch, self._rest)
+        self.events = Events(self._watch, self._rest, runs.current)
         self._runs = runs
         self._pages = pages
         self._can_write = can_write

@@ -10,8 +10,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from typing import TypeAlias
 
-__all__ = ["Events"]
+__all__ = ["Events", "State"]
+
+State: TypeAlias = "tuple[int, str]"  # version and status of a run
 
 _ALIVE_SECONDS = 15.0  # a comment, so that the connection of a closed page is found
 _MAX_LISTENERS = 64
@@ -23,10 +26,13 @@ class Events:
     Args:
         watch: Called when the first page has connected.
         rest: Called when the last page has left.
+        current: Returns the state of all open runs, so that a page that connects again misses no change.
     """
 
-    def __init__(self, watch: Callable[[], None], rest: Callable[[], None]) -> None:
-        self._watch, self._rest = watch, rest
+    def __init__(
+        self, watch: Callable[[], None], rest: Callable[[], None], current: Callable[[], dict[str, State]]
+    ) -> None:
+        self._watch, self._rest, self._current = watch, rest, current
         self._listeners: set[_Listener] = set()
         self._closed = False
 
@@ -49,7 +55,7 @@ class Events:
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The events for one page."""
-        listener = _Listener()
+        listener = _Listener(self._current())
         if not self._listeners:
             self._watch()
         self._listeners.add(listener)
@@ -68,11 +74,12 @@ class Events:
 
 
 class _Listener:
-    """One page. changed: version and status by id of the runs that have changed since the last event."""
+    """One page. changed: the state of each run that has changed since the last event."""
 
-    def __init__(self) -> None:
-        self.changed: dict[str, tuple[int, str]] = {}
+    def __init__(self, changed: dict[str, State]) -> None:
+        self.changed = changed
         self.wake = asyncio.Event()
+        self.wake.set()
 
 
 def _event(run_id: str, version: int, status: str) -> bytes:

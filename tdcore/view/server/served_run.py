@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from tdcore.view.answers.opened import Judgement, OpenRun
     from tdcore.view.server.run_list import ListedRun
 
-__all__ = ["ServedRun", "with_runs"]
+__all__ = ["ServedRun", "next_version", "with_runs"]
 
 T = TypeVar("T")
 
 _REFRESH_SECONDS = 2.0  # a run without new files may still change its status, because its process has died
 _REMOTE_SECONDS = 1.5  # between two reads of a run in a bucket
 _REMOTE_ENDED_SECONDS = 20.0
-_versions = itertools.count(1)  # over all runs, so that a run that is opened again gets new versions
+_versions = itertools.count(1)
+
+
+def next_version() -> int:
+    """A number that is larger than all before, so that a run that is opened again has new versions."""
+    return next(_versions)
 
 
 class ServedRun:
@@ -49,7 +54,7 @@ class ServedRun:
         self, entry: ListedRun, *, remote: bool, changed: Callable[[ServedRun], None], judges: bool
     ) -> None:
         self.entry = entry
-        self.version = next(_versions)
+        self.version = next_version()
         self.error = ""
         self.status = "running"
         self.used = time.monotonic()
@@ -104,8 +109,7 @@ class ServedRun:
         """Close the run after the calls in its queue, and end its processes."""
         if self._rules is not None:
             self._rules.close()
-        self.worker.submit(self._close_run)
-        self.worker.close()
+        self.worker.close(self._close_run)
 
     # In the run's thread. -----------------------------------------------------------------------------
 
@@ -172,7 +176,7 @@ class ServedRun:
         self._update()
 
     def _update(self) -> None:
-        self.version = next(_versions)
+        self.version = next_version()
         self._changed(self)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tdcore.errors import RunNotFound, TdcoreError
 from tdcore.text.short_repr import cut
 from tdcore.view.server.run_lines import RunLines
-from tdcore.view.server.served_run import ServedRun, with_runs
+from tdcore.view.server.served_run import ServedRun, next_version, with_runs
 from tdcore.view.server.worker import Worker
 
 if TYPE_CHECKING:
@@ -53,26 +53,23 @@ class ServedRuns:
         self._max_open = max_open
         self._entries: dict[str, ListedRun] = {}
         self._scanned = float("-inf")
+        self._scanning: asyncio.Task[None] | None = None
         self._open: dict[str, ServedRun] = {}
         self._scanner = Worker("tdcore-view-scan")
         self._lines = RunLines(self._line_changed)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def scan(self, *, at_least_every: float = 0.0) -> None:
-        """Search for runs, unless that was done in the last seconds."""
-        self._loop = asyncio.get_running_loop()
-        if time.monotonic() - self._scanned < at_least_every:
-            return
-        self._scanned = time.monotonic()
-        entries = await self._scanner.call(self.place.scan)
-        gone = [run_id for run_id, entry in self._entries.items() if entries.get(run_id) != entry]
-        new = [run_id for run_id in entries if run_id not in self._entries]
-        self._entries = entries
-        for run_id in gone:
-            self._close(run_id)
-            self.changed(run_id, 0, "unreadable")
-        for run_id in new:
-            self.changed(run_id, 0, "running")
+        """Search for runs, or wait for the search in progress, unless that was done in the last seconds."""
+        if self._scanning is None:
+            if time.monotonic() - self._scanned < at_least_every:
+                return
+            self._scanning = asyncio.create_task(self._scan())
+        await asyncio.shield(self._scanning)
+
+    def current(self) -> dict[str, tuple[int, str]]:
+        """Version and status of each open run, by id."""
+        return {run_id: (run.version, run.status) for run_id, run in self._open.items()}
 
     async def versions(self, ids: Sequence[str]) -> tuple[int, ...]:
         """The versions of these runs, after their new data was read.
@@ -92,17 +89,16 @@ class ServedRuns:
 
     async def lines(self) -> list[dict[str, Any]]:
         """`RunLine` of the contract for each run, in the order of the numbers in their names."""
-        from tdcore.view.answers.catalog import natural_key
-
         await self.scan(at_least_every=self._scan_seconds)
         self._lines.expect(self._entries, self._open)
         await self._lines.complete(_FIRST_LINES_SECONDS)
-        return [self._lines.line(self._entries[run_id]) for run_id in sorted(self._entries, key=natural_key)]
+        return list(map(self._lines.line, self._entries.values()))
 
     async def entry(self, run_id: str) -> ListedRun:
         """The entry of a run. Raises RunNotFound."""
-        if run_id not in self._entries:
-            await self.scan(at_least_every=1.0)
+        for _ in range(2):  # the first search may have begun before the run was written
+            if run_id not in self._entries:
+                await self.scan()
         entry = self._entries.get(run_id)
         if entry is None:
             raise RunNotFound(
@@ -135,6 +131,24 @@ class ServedRuns:
         finally:
             for task in tasks:
                 task.cancel()
+
+    async def _scan(self) -> None:
+        from tdcore.view.answers.catalog import natural_key
+
+        self._loop = asyncio.get_running_loop()
+        try:
+            found = await self._scanner.call(self.place.scan)
+        finally:
+            self._scanned, self._scanning = time.monotonic(), None
+        entries = {run_id: found[run_id] for run_id in sorted(found, key=natural_key)}
+        gone = [run_id for run_id, entry in self._entries.items() if entries.get(run_id) != entry]
+        new = [run_id for run_id in entries if run_id not in self._entries]
+        self._entries = entries
+        for run_id in gone:
+            self._close(run_id)
+            self.changed(run_id, next_version(), "unreadable")
+        for run_id in new:
+            self.changed(run_id, next_version(), "reading")
 
     async def _look(self) -> None:
         """Search for runs, and for changes of runs that are not open."""
@@ -186,4 +200,4 @@ class ServedRuns:
             self.changed(run.entry.id, run.version, run.status)
 
     def _line_changed(self, run_id: str, status: str) -> None:
-        self.changed(run_id, 0, status)
+        self.changed(run_id, next_version(), status)

@@ -74,8 +74,9 @@ class Worker:
         self.submit(wait)
         await asyncio.wrap_future(arrived)
 
-    def close(self) -> None:
-        """End the thread after the calls in its queue."""
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
+        """End the thread after the calls in its queue, and after one more call. Any thread."""
+        self._calls.put(last)
         self._calls.put(None)
 
     def _work(self) -> None:

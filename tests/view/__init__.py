@@ -1,0 +1,1 @@
+"""Tests of the view: answers, server, report, pages in a browser."""

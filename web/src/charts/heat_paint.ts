@@ -1,0 +1,191 @@
+/**
+ * Pixels of a heat map.
+ *
+ * Cells without an ordinary value have a pattern, so that they differ from each other and from values in grey too:
+ * NaN is crossed, infinite is barred, lost is hatched, absent is dotted.
+ */
+import { CellFlag } from "../contract.ts";
+import { pixel, type Rgb, type Scale, table } from "../data/colors.ts";
+import type { Theme } from "../theme.ts";
+import type { PixelColumns, Tile } from "./heat_tile.ts";
+
+interface Palette {
+  readonly surface: Rgb;
+  readonly nan: readonly [Rgb, Rgb];
+  readonly infinite: readonly [Rgb, Rgb];
+  readonly lost: readonly [Rgb, Rgb];
+  readonly absent: readonly [Rgb, Rgb];
+}
+
+const LIGHT: Palette = {
+  surface: [255, 255, 255],
+  nan: [
+    [230, 0, 60],
+    [255, 255, 255],
+  ],
+  infinite: [
+    [255, 150, 0],
+    [20, 20, 20],
+  ],
+  lost: [
+    [206, 211, 218],
+    [110, 118, 130],
+  ],
+  absent: [
+    [244, 245, 247],
+    [176, 183, 192],
+  ],
+};
+
+const DARK: Palette = {
+  surface: [21, 26, 33],
+  nan: [
+    [255, 40, 90],
+    [255, 255, 255],
+  ],
+  infinite: [
+    [255, 160, 30],
+    [0, 0, 0],
+  ],
+  lost: [
+    [62, 70, 82],
+    [140, 150, 164],
+  ],
+  absent: [
+    [27, 33, 41],
+    [74, 84, 97],
+  ],
+};
+
+/** Colours of the patterns, as pixels. */
+export interface Pixels {
+  readonly surface: number;
+  readonly values: Uint32Array;
+  readonly nan: readonly [number, number];
+  readonly infinite: readonly [number, number];
+  readonly lost: readonly [number, number];
+  readonly absent: readonly [number, number];
+}
+
+export function pixelsOf(theme: Theme, scale: Scale): Pixels {
+  const palette = theme === "dark" ? DARK : LIGHT;
+  const pair = ([ground, ink]: readonly [Rgb, Rgb]): readonly [number, number] => [pixel(ground), pixel(ink)];
+  return {
+    surface: pixel(palette.surface),
+    values: Uint32Array.from(table(scale.kind), (color) => pixel(color)),
+    nan: pair(palette.nan),
+    infinite: pair(palette.infinite),
+    lost: pair(palette.lost),
+    absent: pair(palette.absent),
+  };
+}
+
+/** Index of the pattern of a cell: 0 an ordinary value, 1 NaN, 2 infinite, 3 lost, 4 absent, 5 nothing saved. */
+export function patternOf(flags: number): number {
+  if (flags & CellFlag.Nan) return 1;
+  if (flags & CellFlag.Infinite) return 2;
+  if (flags & CellFlag.Present) return 0;
+  if (flags & CellFlag.Lost) return 3;
+  if (flags & CellFlag.Absent) return 4;
+  return 5;
+}
+
+/** Pixel (x, y) of a pattern. The patterns are fixed to the screen and repeat at every 6 pixels. */
+export function patternPixel(pattern: number, x: number, y: number, pixels: Pixels): number {
+  switch (pattern) {
+    case 1: {
+      const u = (x + y) % 6;
+      const v = (x - y + 6000) % 6;
+      return u === 0 || v === 0 ? pixels.nan[1] : pixels.nan[0];
+    }
+    case 2:
+      return x % 3 === 0 ? pixels.infinite[1] : pixels.infinite[0];
+    case 3:
+      return (x + y) % 4 === 0 ? pixels.lost[1] : pixels.lost[0];
+    case 4:
+      return x % 3 === 0 && y % 3 === 0 ? pixels.absent[1] : pixels.absent[0];
+    default:
+      return pixels.surface;
+  }
+}
+
+export interface Painted {
+  readonly image: Uint32Array; // width x height pixels
+  readonly width: number;
+  readonly height: number;
+  readonly rowHeight: number; // in pixels of the image; may be a fraction
+  readonly scrollTop: number;
+}
+
+/** A part of the picture: columns from `tile`, at the pixels where `columns` has any. */
+export interface Layer {
+  readonly tile: Tile;
+  readonly columns: PixelColumns;
+}
+
+/** Paint all visible rows. The first layer that has a column at a pixel is shown. */
+export function paint(
+  target: Painted,
+  layers: readonly Layer[],
+  rows: readonly number[], // of the tiles, in the order of the picture
+  scale: Scale,
+  pixels: Pixels,
+): void {
+  const { image, width, height, rowHeight, scrollTop } = target;
+  const shown = Array.from({ length: width }, (_, x) => layers.find((each) => each.columns.first[x]! >= 0));
+  const line = new Uint32Array(width);
+  const patterns = new Uint8Array(width);
+  const gap = rowHeight >= 9 ? 1 : 0; // a line of background between high rows
+  let y = 0;
+  for (let at = Math.floor(scrollTop / rowHeight); at < rows.length && y < height; at++) {
+    const bottom = Math.min(height, Math.round((at + 1) * rowHeight - scrollTop));
+    if (bottom <= y) continue;
+    colorsOfRow(line, patterns, shown, rows[at]!, scale, pixels);
+    for (; y < bottom - gap; y++) {
+      const start = y * width;
+      image.set(line, start);
+      for (let x = 0; x < width; x++) {
+        if (patterns[x] !== 0) image[start + x] = patternPixel(patterns[x]!, x, y, pixels);
+      }
+    }
+    if (gap > 0 && y < bottom) {
+      image.fill(pixels.surface, y * width, bottom * width);
+      y = bottom;
+    }
+  }
+  image.fill(pixels.surface, y * width);
+}
+
+function colorsOfRow(
+  line: Uint32Array,
+  patterns: Uint8Array,
+  shown: readonly (Layer | undefined)[], // per pixel
+  row: number,
+  scale: Scale,
+  pixels: Pixels,
+): void {
+  const top = pixels.values.length - 1;
+  for (let x = 0; x < line.length; x++) {
+    const layer = shown[x];
+    if (layer === undefined) {
+      patterns[x] = 5;
+      continue;
+    }
+    const { tile, columns } = layer;
+    const begin = row * tile.columns;
+    let flags = 0;
+    let sum = 0;
+    let count = 0;
+    for (let column = columns.first[x]!; column <= columns.last[x]!; column++) {
+      flags |= tile.flags[begin + column]!;
+      const value = tile.mean[begin + column]!;
+      if (value - value === 0) {
+        sum += value;
+        count++;
+      }
+    }
+    const pattern = patternOf(flags);
+    patterns[x] = pattern === 0 && count === 0 ? 5 : pattern;
+    line[x] = pixels.values[Math.round(scale.at(sum / count) * top)]!;
+  }
+}

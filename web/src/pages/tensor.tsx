@@ -1,0 +1,328 @@
+/** One tensor: history, histograms over time, saved values, findings. */
+import { useMemo, useState } from "preact/hooks";
+import { HistogramChart } from "../charts/histogram.tsx";
+import { Lines } from "../charts/lines.tsx";
+import type { Series } from "../charts/lines_data.ts";
+import type { Mark } from "../charts/lines_plot.ts";
+import type { Points, StatisticsRow, TensorPage, Tensors } from "../contract.ts";
+import { line } from "../data/decode.ts";
+import { count, counted, number, percent, shape } from "../data/format.ts";
+import type { Range } from "../data/range.ts";
+import { Choice, Empty, Panel, plain, Waiting, workerOptions } from "../parts/controls.tsx";
+import { FindingCard } from "../parts/findings.tsx";
+import { ValuePanel } from "../parts/value.tsx";
+import { href, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
+import { seriesColor, type Theme } from "../theme.ts";
+import { rangeOf, setRange } from "./layers.tsx";
+import { findingMarks } from "./overview.tsx";
+
+export function Tensor() {
+  const app = useApp();
+  const { name = "", mode = "", worker = "" } = app.route.parameters;
+  const request = { run: app.run, name, mode, worker };
+  const { data: whole, error } = useAnswer<TensorPage>("tensor", request);
+  const range = rangeOf(app);
+  const visible = useSettled(range, 120);
+  const zoomed = visible !== null && app.source.live;
+  const detail = useAnswer<TensorPage>(
+    "tensor",
+    zoomed
+      ? { ...request, from: String(Math.floor(Math.max(0, visible.from))), to: String(Math.ceil(visible.to)) }
+      : null,
+  );
+  if (whole === null) return <Waiting error={error} />;
+  const fits =
+    zoomed &&
+    detail.data !== null &&
+    detail.data.tensor.name === whole.tensor.name &&
+    detail.data.mode === whole.mode &&
+    detail.data.worker === whole.worker;
+  return <Content whole={whole} page={fits ? detail.data! : whole} range={range} />;
+}
+
+interface ContentProps {
+  readonly whole: TensorPage; // all steps
+  readonly page: TensorPage; // the visible steps
+  readonly range: Range | null;
+}
+
+function Content({ whole, page, range }: ContentProps) {
+  const app = useApp();
+  const { theme } = app;
+  const { tensor } = whole;
+  const marks = useMemo(
+    () =>
+      findingMarks(
+        whole.findings.filter((each) => each.at.mode === whole.mode),
+        theme,
+      ),
+    [whole, theme],
+  );
+  const shared = {
+    marks,
+    range,
+    onRange: (next: Range | null) => setRange(app, next),
+    sync: "tensor",
+    onPick: (step: number) => setParameters(app, { step: String(step) }),
+  };
+  const facts = [tensor.kind, tensor.origin, shape(tensor.shape), tensor.dtype].filter((each) => each !== "");
+  const can = (changes: Record<string, string>): boolean =>
+    app.source.has("tensor", { run: app.run, name: tensor.name, ...changes });
+  const single = tensor.shape.every((size) => size === 1);
+  const empty = whole.mean.step.base64 === "";
+  return (
+    <div class="page tensor">
+      <header class="headline">
+        <h1 class="tensor-title">{tensor.name}</h1>
+        <p class="muted">{facts.join(" · ")}</p>
+        <Neighbours name={tensor.name} />
+      </header>
+      <div class="toolbar">
+        <Choice
+          label="Mode"
+          value={whole.mode}
+          options={plain(whole.modes.filter((mode) => can({ mode })))}
+          onChange={(mode) => setParameters(app, { mode, step: "", from: "", to: "" })}
+        />
+        <Choice
+          label="Worker"
+          value={whole.worker}
+          options={workerOptions(whole.workers).filter(({ value }) => can({ worker: value }))}
+          onChange={(worker) => setParameters(app, { worker })}
+        />
+        <span class="spacer" />
+        {range !== null && (
+          <button type="button" class="quiet" onClick={() => setRange(app, null)}>
+            All steps
+          </button>
+        )}
+      </div>
+      {whole.absent !== "" && (
+        <p class="notice warning">
+          <b>No value</b> {whole.absent}
+        </p>
+      )}
+      {empty && <Empty>The tensor has no stored statistics in the mode {whole.mode}.</Empty>}
+      <div class="columns even">
+        <div>
+          {!empty && single && <SingleValue page={page} theme={theme} shared={shared} />}
+          {!empty && !single && <Spread page={page} theme={theme} shared={shared} />}
+          {!empty && !single && <Norm page={page} theme={theme} shared={shared} />}
+          {!single && <Histograms page={page} whole={whole} shared={shared} />}
+        </div>
+        <div>
+          {whole.findings.length > 0 && (
+            <Panel title={counted(whole.findings.length, "finding")}>
+              {whole.findings.slice(0, 20).map((each, index) => (
+                <FindingCard key={index} finding={each} tensor={false} />
+              ))}
+            </Panel>
+          )}
+          <ValuePanel page={whole} />
+          {!single && page.quantiles.length > 0 && <Quantiles page={page} theme={theme} shared={shared} />}
+        </div>
+      </div>
+      {whole.rows.length > 0 && <Rows rows={whole.rows} />}
+    </div>
+  );
+}
+
+/** Links to the tensors before and after this one in the model. */
+function Neighbours({ name }: { readonly name: string }) {
+  const app = useApp();
+  const { data } = useAnswer<Tensors>("tensors", { run: app.run });
+  const at = data?.tensors.findIndex((each) => each.name === name) ?? -1;
+  if (data === null || at < 0) return null;
+  const link = (index: number, arrow: string, text: string) => {
+    const other = data.tensors[index];
+    return other === undefined ? null : (
+      <a
+        class="button quiet"
+        href={href(app, "tensor", { name: other.name })}
+        title={`${text}: ${other.name}`}
+        aria-label={`${text}: ${other.name}`}
+      >
+        {arrow}
+      </a>
+    );
+  };
+  return (
+    <span class="neighbours">
+      {link(at - 1, "↑", "Previous tensor")}
+      {link(at + 1, "↓", "Next tensor")}
+    </span>
+  );
+}
+
+interface Shared {
+  readonly marks: readonly Mark[];
+  readonly range: Range | null;
+  readonly onRange: (range: Range | null) => void;
+  readonly sync: string;
+  readonly onPick: (step: number) => void;
+}
+
+interface ChartProps {
+  readonly page: TensorPage;
+  readonly theme: Theme;
+  readonly shared: Shared;
+}
+
+const HEIGHT = 190;
+
+function curve(points: Points, label: string, color: string, more: Partial<Series> = {}): Series {
+  const { step, mean, bad } = line(points);
+  return { label, color, step, value: mean, bad, ...more };
+}
+
+/** History of a tensor with one element. */
+function SingleValue({ page, theme, shared }: ChartProps) {
+  const series = useMemo(() => {
+    const { min: low, max: high } = line(page.mean);
+    return [curve(page.mean, "", seriesColor(theme, 0), { low, high })];
+  }, [page, theme]);
+  return (
+    <Panel title="Value">
+      <Lines label={`Value of ${page.tensor.name}`} series={series} height={260} {...shared} />
+    </Panel>
+  );
+}
+
+function Histograms({ page, whole, shared }: Omit<ContentProps, "range"> & { readonly shared: Shared }) {
+  return (
+    <Panel
+      title="Histogram over time"
+      note={page.histogram === null ? undefined : "share of elements by magnitude"}
+    >
+      {page.histogram === null ? (
+        <Empty>The run has no histograms of this tensor.</Empty>
+      ) : (
+        <HistogramChart
+          histogram={page.histogram}
+          whole={whole.histogram ?? page.histogram}
+          mode={whole.mode}
+          range={shared.range}
+          onRange={shared.onRange}
+          onPick={shared.onPick}
+        />
+      )}
+    </Panel>
+  );
+}
+
+/** Mean of the elements with one standard deviation, and their minimum and maximum. */
+function Spread({ page, theme, shared }: ChartProps) {
+  const series = useMemo<Series[]>(() => {
+    const mean = line(page.mean);
+    const deviation = line(page.std).mean;
+    const low = mean.mean.map((value, at) => value - deviation[at]!);
+    const high = mean.mean.map((value, at) => value + deviation[at]!);
+    const [lowest, highest] = [line(page.min), line(page.max)];
+    return [
+      {
+        label: "mean ± std",
+        color: seriesColor(theme, 0),
+        step: mean.step,
+        value: mean.mean,
+        low,
+        high,
+        bad: mean.bad,
+      },
+      { label: "min", color: seriesColor(theme, 2), step: lowest.step, value: lowest.min, width: 1 },
+      { label: "max", color: seriesColor(theme, 1), step: highest.step, value: highest.max, width: 1 },
+    ];
+  }, [page, theme]);
+  return (
+    <Panel title="Elements">
+      <Lines
+        label={`Elements of ${page.tensor.name}`}
+        series={series}
+        y="linear"
+        height={HEIGHT}
+        {...shared}
+      />
+    </Panel>
+  );
+}
+
+function Norm({ page, theme, shared }: ChartProps) {
+  const series = useMemo(() => {
+    const { step, mean, min, max, bad } = line(page.l2);
+    return [{ label: "", color: seriesColor(theme, 0), step, value: mean, low: min, high: max, bad }];
+  }, [page, theme]);
+  return (
+    <Panel title="L2 norm">
+      <Lines label={`L2 norm of ${page.tensor.name}`} series={series} height={HEIGHT - 30} {...shared} />
+    </Panel>
+  );
+}
+
+/** Quantiles of the magnitudes, from the smallest to the largest in colours of one family. */
+function Quantiles({ page, theme, shared }: ChartProps) {
+  const series = useMemo(
+    () =>
+      page.quantiles.map((each, index) =>
+        curve(each.points, `${percent(each.quantile)}`, seriesColor(theme, index)),
+      ),
+    [page, theme],
+  );
+  return (
+    <Panel title="Quantiles of the magnitudes" note="from histograms: within a factor of 2">
+      <Lines label={`Quantiles of ${page.tensor.name}`} series={series} y="log" height={HEIGHT} {...shared} />
+    </Panel>
+  );
+}
+
+/** The newest rows of statistics as a table. */
+function Rows({ rows }: { readonly rows: readonly StatisticsRow[] }) {
+  const [all, setAll] = useState(false);
+  const names = [...new Set(rows.flatMap((each) => Object.keys(each.values)))];
+  const workers = new Set(rows.map((each) => each.worker)).size > 1;
+  const shown = all ? rows : rows.slice(0, 8);
+  return (
+    <Panel title="Newest statistics">
+      <div class="table-scroll">
+        <table>
+          <thead>
+            <tr>
+              <th>Step</th>
+              {workers && <th>Worker</th>}
+              <th>State</th>
+              {names.map((each) => (
+                <th class="num" key={each}>
+                  {each.replaceAll("_", " ")}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((each) => (
+              <tr key={`${each.at.step} ${each.at.mode} ${each.worker}`}>
+                <td class="nowrap">{each.at.text}</td>
+                {workers && <td>{each.worker}</td>}
+                <td title={each.reason}>
+                  {each.status}
+                  {each.reason !== "" && <span class="muted"> {each.reason}</span>}
+                </td>
+                {names.map((name) => (
+                  <td class="num" key={name}>
+                    {cell(each.values[name])}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {rows.length > shown.length && (
+        <button type="button" class="quiet" onClick={() => setAll(true)}>
+          Show {count(rows.length)} rows
+        </button>
+      )}
+    </Panel>
+  );
+}
+
+function cell(value: number | null | undefined): string {
+  return value === null || value === undefined ? "–" : number(value);
+}

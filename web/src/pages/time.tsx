@@ -1,0 +1,159 @@
+/** Where the time goes: phases of steps, and system metrics of the hosts. */
+import { useMemo, useState } from "preact/hooks";
+import { Lines } from "../charts/lines.tsx";
+import type { Series } from "../charts/lines_data.ts";
+import { PhaseChart } from "../charts/phases.tsx";
+import type { Time as Answer, Host, PhaseTimes } from "../contract.ts";
+import { line } from "../data/decode.ts";
+import { duration, percent } from "../data/format.ts";
+import type { Range } from "../data/range.ts";
+import { Choice, Empty, Panel, Waiting, workerOptions } from "../parts/controls.tsx";
+import { setParameters, useAnswer, useApp } from "../state.ts";
+import { seriesColor } from "../theme.ts";
+import { sentence } from "./ranks.tsx";
+
+export function Time() {
+  const app = useApp();
+  const request = { run: app.run, worker: app.route.parameters.worker ?? "" };
+  const { data, error } = useAnswer<Answer>("time", request);
+  if (data === null) return <Waiting error={error} />;
+  return (
+    <div class="page time">
+      <header class="headline">
+        <h1>Time</h1>
+      </header>
+      <div class="toolbar">
+        <Choice
+          label="Worker"
+          value={data.worker}
+          options={workerOptions(data.workers).filter(({ value }) =>
+            app.source.has("time", { ...request, worker: value }),
+          )}
+          onChange={(worker) => setParameters(app, { worker })}
+        />
+      </div>
+      {data.text !== "" && <Empty>{sentence(data.text)}</Empty>}
+      {data.modes.map((each) => (
+        <Phases key={each.mode} times={each} />
+      ))}
+      {data.hosts.map((each) => (
+        <HostPanel key={each.host} host={each} />
+      ))}
+      {data.text === "" && data.hosts.length === 0 && (
+        <Empty>
+          The run has no samples of the machine: they are recorded every second by the process that writes the
+          run, unless they are switched off.
+        </Empty>
+      )}
+    </div>
+  );
+}
+
+function Phases({ times }: { readonly times: PhaseTimes }) {
+  const { theme } = useApp();
+  const total = times.seconds.reduce((sum, each) => sum + each, 0);
+  const duration_ = useMemo<Series[]>(() => {
+    const { step, mean, min, max } = line(times.step);
+    return [{ label: "", color: seriesColor(theme, 0), step, value: mean, low: min, high: max }];
+  }, [times, theme]);
+  const [range, setRange] = useState<Range | null>(null);
+  return (
+    <Panel title={`Steps of ${times.mode}`} note={`${duration(total)} in all phases`}>
+      <div class="columns phases">
+        <table class="phase-table">
+          <thead>
+            <tr>
+              <th>Phase</th>
+              <th class="num">Time</th>
+              <th class="num">Share</th>
+            </tr>
+          </thead>
+          <tbody>
+            {times.phases.map((phase, index) => (
+              <tr key={phase}>
+                <td>
+                  <span class="dot" style={{ background: seriesColor(theme, index) }} />
+                  {phase.replaceAll("_", " ")}
+                </td>
+                <td class="num">{duration(times.seconds[index]!)}</td>
+                <td class="num">{percent(times.seconds[index]! / total)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+        <div>
+          <PhaseChart times={times} range={range} />
+          <h3>Duration of a step</h3>
+          <Lines
+            label={`Duration of steps of ${times.mode}`}
+            series={duration_}
+            height={150}
+            unit="ms"
+            range={range}
+            onRange={setRange}
+            xLabel={`${times.mode} step`}
+          />
+        </div>
+      </div>
+    </Panel>
+  );
+}
+
+function HostPanel({ host }: { readonly host: Host }) {
+  const { theme } = useApp();
+  const [range, setRange] = useState<Range | null>(null);
+  return (
+    <Panel title={host.host}>
+      <div class="small-multiples">
+        {host.series.map((each, index) => (
+          <HostChart
+            key={each.name}
+            name={each.name}
+            unit={each.unit}
+            points={each.points}
+            color={seriesColor(theme, index)}
+            range={range}
+            onRange={setRange}
+            sync={host.host}
+          />
+        ))}
+      </div>
+    </Panel>
+  );
+}
+
+interface HostChartProps {
+  readonly name: string;
+  readonly unit: string;
+  readonly points: Host["series"][number]["points"];
+  readonly color: string;
+  readonly range: Range | null;
+  readonly onRange: (range: Range | null) => void;
+  readonly sync: string;
+}
+
+function HostChart({ name, unit, points, color, range, onRange, sync }: HostChartProps) {
+  const series = useMemo<Series[]>(() => {
+    const { step, mean, min, max } = line(points);
+    return [{ label: "", color, step, value: mean, low: min, high: max, width: 1.25 }];
+  }, [points, color]);
+  return (
+    <div>
+      <h3>
+        {name}
+        {unit !== "" && <span class="muted"> {unit}</span>}
+      </h3>
+      <Lines
+        label={`${name} in ${unit}`}
+        series={series}
+        y="linear"
+        height={120}
+        unit={unit}
+        range={range}
+        onRange={onRange}
+        sync={`host ${sync}`}
+        xText={(seconds) => `after ${duration(seconds)}`}
+      />
+    </div>
+  );
+}

@@ -1,0 +1,161 @@
+/** Buttons that write requests into the run of a training: stop, capture more. They ask first. */
+import { useState } from "preact/hooks";
+import type { RunLine, Tensors } from "../contract.ts";
+import { counted } from "../data/format.ts";
+import { matcher } from "../data/names.ts";
+import { useAnswer, useApp } from "../state.ts";
+import { Dialog } from "./controls.tsx";
+
+export function Actions({ line }: { readonly line: RunLine | undefined }) {
+  const app = useApp();
+  const [open, setOpen] = useState<"" | "stop" | "capture">("");
+  if (!app.runs.can_write || line?.status !== "running") return null;
+  return (
+    <>
+      <button type="button" onClick={() => setOpen("capture")}>
+        Capture more
+      </button>
+      <button type="button" class="danger" onClick={() => setOpen("stop")}>
+        Stop the training
+      </button>
+      {open === "stop" && <StopDialog line={line} onClose={() => setOpen("")} />}
+      {open === "capture" && <CaptureDialog line={line} onClose={() => setOpen("")} />}
+    </>
+  );
+}
+
+interface DialogProps {
+  readonly line: RunLine;
+  readonly onClose: () => void;
+}
+
+/** Send a request, then show the answer in words. */
+function useRequest(name: "stop" | "capture"): [string, boolean, (body: unknown) => void] {
+  const { source } = useApp();
+  const [text, setText] = useState("");
+  const [sent, setSent] = useState(false);
+  const send = (body: unknown): void => {
+    setSent(true);
+    source.post(name, body).then(
+      (done) => setText(done.text),
+      (error: unknown) => {
+        setSent(false);
+        setText(error instanceof Error ? error.message : String(error));
+      },
+    );
+  };
+  return [text, sent, send];
+}
+
+function StopDialog({ line, onClose }: DialogProps) {
+  const [reason, setReason] = useState("");
+  const [text, sent, send] = useRequest("stop");
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    send({ run: line.id, reason });
+  };
+  return (
+    <Dialog title="Stop the training?" onClose={onClose}>
+      <p>
+        The training of <b>{line.name}</b> stops at the start of its next step. All workers stop at the same
+        step. The data that is already captured is kept.
+      </p>
+      <form onSubmit={submit}>
+        <label>
+          Reason, which is stored in the run
+          <input
+            type="text"
+            value={reason}
+            maxLength={200}
+            onInput={(event) => setReason(event.currentTarget.value)}
+          />
+        </label>
+        <p role="status">{text}</p>
+        <div class="dialog-buttons">
+          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>
+            {sent ? "Close" : "Cancel"}
+          </button>
+          {!sent && (
+            <button type="submit" class="danger">
+              Stop the training
+            </button>
+          )}
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+function CaptureDialog({ line, onClose }: DialogProps) {
+  const app = useApp();
+  const { data } = useAnswer<Tensors>("tensors", { run: line.id });
+  const shown = app.route.page === "tensor" ? app.route.parameters.name : undefined;
+  const [pattern, setPattern] = useState(
+    shown === undefined ? "^gradient/" : `^${shown.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`,
+  );
+  const [steps, setSteps] = useState("10");
+  const [level, setLevel] = useState("values");
+  const [text, sent, send] = useRequest("capture");
+  const { matches, error } = matcher(pattern);
+  const tensors = (data?.tensors ?? []).map((each) => each.name).filter(matches);
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    send({ run: line.id, tensors, steps: Number(steps), level, reason: "requested in the view" });
+  };
+  return (
+    <Dialog title="Capture more" onClose={onClose}>
+      <p>
+        The training of <b>{line.name}</b> captures these tensors at each of its next steps. These steps take
+        longer.
+      </p>
+      <form onSubmit={submit}>
+        <label>
+          Tensors, as a regular expression over names
+          <input
+            type="text"
+            value={pattern}
+            spellcheck={false}
+            onInput={(event) => setPattern(event.currentTarget.value)}
+          />
+        </label>
+        <p class="muted" role="status">
+          {error === "" ? `${counted(tensors.length, "tensor")}: ${named(tensors)}` : error}
+        </p>
+        <label>
+          Number of steps
+          <input
+            type="number"
+            value={steps}
+            min="1"
+            max="10000"
+            required
+            onInput={(event) => setSteps(event.currentTarget.value)}
+          />
+        </label>
+        <label>
+          Stored data
+          <select value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
+            <option value="values">statistics and all values</option>
+            <option value="statistics">statistics only</option>
+          </select>
+        </label>
+        <p role="status">{text}</p>
+        <div class="dialog-buttons">
+          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>
+            {sent ? "Close" : "Cancel"}
+          </button>
+          {!sent && (
+            <button type="submit" disabled={tensors.length === 0}>
+              Capture
+            </button>
+          )}
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** The first names of a list. */
+function named(names: readonly string[]): string {
+  return `${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""}`;
+}
