@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
+from tdcore.rules.notebook import finding_html, verdict_html
 from tdcore.rules.requirements import Need
 from tdcore.text.short_repr import cut, how_many
 from tdcore.text.step_text import step_text
@@ -154,6 +155,9 @@ class Finding:
         again = f" ({self.again})" if self.again else ""
         return cut(f"<{self.rule} at {self.at}, {self.tensor or 'the run'}: {self.why}{again}>")
 
+    def _repr_html_(self) -> str:
+        return finding_html(self)
+
     @property
     def key(self) -> tuple[str, int, str, int, str, str]:
         """Identity of a finding: rule, attempt, worker, step, tensor and kind."""
@@ -233,6 +237,9 @@ class Verdict:
 
     def __repr__(self) -> str:
         return cut(f"<Verdict of {self.rule}: {self.text}>")
+
+    def _repr_html_(self) -> str:
+        return verdict_html(self)
 
     @property
     def text(self) -> str:

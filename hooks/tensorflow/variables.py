@@ -20,7 +20,7 @@ __all__ = ["VariableNames"]
 
 
 class _Entry(NamedTuple):
-    """A variable. given: the variable of Keras or of TensorFlow. may_train: whether it was created as trainable."""
+    """A variable. given: that of Keras or of TensorFlow. may_train: whether it was created as trainable."""
 
     plain: weakref.ref[Any]
     given: weakref.ref[Any]

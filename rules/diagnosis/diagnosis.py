@@ -16,6 +16,7 @@ from tdcore.modes import ModeKeys
 from tdcore.rules.diagnosis.causes import CAUSES, Cause
 from tdcore.rules.diagnosis.evidence import Evidence, confidence
 from tdcore.rules.diagnosis.facts import Facts
+from tdcore.rules.notebook import diagnosis_html
 
 if TYPE_CHECKING:
     from tdcore.rules.runner import Report
@@ -98,6 +99,9 @@ class Diagnosis:
 
     causes: tuple[Diagnosed, ...] = ()
     unexplained: Mapping[str, int] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return diagnosis_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""

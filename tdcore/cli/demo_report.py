@@ -16,6 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from tdcore.cli.output import human_bytes, shown
+from tdcore.cli.tables import plain_table
 from tdcore.rules.diagnosis import Diagnosed
 from tdcore.text.step_text import step_text
 
@@ -70,7 +71,7 @@ def print_report(console: Console, outcomes: Sequence[Outcome], report: str, goo
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
-    table = Table(title="What was captured, and what it cost", title_justify="left")
+    table = plain_table(title="What was captured, and what it cost")
     table.add_column("")
     for outcome in outcomes:
         table.add_column(outcome.name, justify="right")

@@ -16,6 +16,7 @@ import typer
 
 from tdcore.cli.doctor_check import Check
 from tdcore.cli.output import console, human_bytes, print_json
+from tdcore.cli.tables import plain_table
 
 __all__ = ["checks", "command"]
 
@@ -248,10 +249,8 @@ def _package(name: str, group: str) -> Check:
 
 
 def _print(found: list[Check], good: bool) -> None:
-    from rich.table import Table
-
     colours = {"ok": "green", "missing": "yellow", "failed": "red"}
-    table = Table()
+    table = plain_table()
     for column in ("what", "state", "found", "to do"):
         table.add_column(column, overflow="fold")
     for check in found:

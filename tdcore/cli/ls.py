@@ -6,13 +6,14 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
+from tdcore.cli.tables import Name, plain_table
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
 from tdcore.trial.missing_text import missing_lines
@@ -205,18 +206,16 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
 
 
 def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{len(runs)} runs in {shown(shown_place(path))}", title_justify="left")
+    table = plain_table(title=f"{len(runs)} runs in {shown(shown_place(path))}")
     for column in ("run", "status", "attempts", "steps", "rows", "payload", "drops", "findings"):
         table.add_column(column, justify="left" if column in ("run", "status") else "right", overflow="fold")
     for run in runs:
         if "error" in run:
-            table.add_row(shown(shown_place(run["run"])), _status(run), *"------")
+            table.add_row(Name(shown_place(run["run"])), _status(run), *"------")
             continue
         dropped = sum(drop["tensors"] for drop in run["drops"].values())
         table.add_row(
-            shown(shown_place(run["run"])), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
+            Name(shown_place(run["run"])), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
             f"{run['rows']:,}", human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
         )  # fmt: skip
     out = console()
@@ -228,8 +227,6 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
 
 def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     """Print the contents of a run. lost: a line for each kind of missing data."""
-    from rich.table import Table
-
     from tdcore.trial.run_notes import note_lines  # imports tdcore.trial and pyarrow
 
     out = console()
@@ -258,17 +255,17 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
             "collections: "
             + ", ".join(f"{shown(c['collection'])} ({c['tensors']})" for c in run["collections"])
         )
-    table = Table()
+    table = plain_table()
     for column in ("tensor", "kind", "dtype", "steps", "values", "notes"):
-        table.add_column(
-            column, justify="right" if column in ("steps", "values") else "left", overflow="fold"
-        )
+        justify: Literal["left", "right"] = "right" if column in ("steps", "values") else "left"
+        width = min(24, out.width // 4) if column == "tensor" else None
+        table.add_column(column, justify=justify, overflow="fold", min_width=width)
     for tensor in run["tensors"]:
         text = spans_text(tensor["mode_steps"], between="\n")
         values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
         notes = ", ".join(filter(None, (tensor["sharding"], tensor["notes"])))
         table.add_row(
-            shown(tensor["tensor"]), shown(tensor["kind"]), shown(tensor["dtype"] or "-"), text, values, notes
+            Name(tensor["tensor"]), shown(tensor["kind"]), shown(tensor["dtype"] or "-"), text, values, notes
         )
     out.print(table)
 

@@ -12,6 +12,7 @@ import typer
 
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.profile_tables import print_functions, print_operators
+from tdcore.cli.tables import plain_table
 from tdcore.errors import ConfigError
 from tdcore.format.profile_request import ProfileRequest
 from tdcore.sinks import shown_place
@@ -225,10 +226,7 @@ def _list(trial: Trial, json_output: bool) -> None:
             f"tdcore profile {shown(shown_place(trial.path))} --steps 5"
         )
         return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = plain_table()
     for column in ("attempt", "number", "worker", "steps", "state", "size"):
         table.add_column(column, justify="right" if column in ("attempt", "number", "size") else "left")
     table.add_column("parts", overflow="fold")

@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tdcore.cli.output import shown
+from tdcore.cli.tables import plain_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +52,7 @@ def print_functions(out: Console, functions: pa.Table, top: int) -> None:
 
 
 def _table(title: str, columns: list[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = plain_table()
     table.add_column(title, overflow="fold", min_width=24)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)

@@ -13,6 +13,8 @@ import typer
 from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.show_time import show_time
+from tdcore.cli.tables import Name, plain_table
+from tdcore.cli.watch import watch as follow
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
@@ -20,6 +22,8 @@ from tdcore.text.step_text import step_text
 from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from tdcore.trial import Trial
 
 __all__ = ["command"]
@@ -52,6 +56,9 @@ def command(
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print again when new rows arrive, until the run ends.")
+    ] = False,
     time: Annotated[bool, typer.Option("--time", help="Show where the time of the steps goes.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -64,10 +71,14 @@ def command(
       [bold]tdcore show runs/demo gradient/Net_fc.weight --step 40[/]  one tensor, and its histogram at step
       40
 
+      [bold]tdcore show runs/demo --watch[/]                           the same while the training runs
+
       [bold]tdcore show runs/demo --time[/]                            time of the steps, by phase
     """
     if stat not in STATS:
         raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
+    if watch and (time or json_output):
+        raise ConfigError(f"--watch and {'--time' if time else '--json'} are given: use only one of them")
     from tdcore.trial import create_trial
 
     with closing(create_trial(run, attempt=attempt)) as trial:
@@ -75,16 +86,24 @@ def command(
         if time:
             show_time(trial, of_mode, attempt, json_output=json_output)
             return
-        names = _chosen(trial, tensor)
-        if not json_output:
-            missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
-            lines = missing_lines(missing, len(trial.modes()))
-            for line in filter(None, [*lines, trial.open_hint]):
-                console().print(f"[yellow]{shown(line, _MAX_LINE)}[/]")
-        if tensor is not None and len(names) == 1:
-            _show_one(trial, names[0], step, of_mode, stat, last, json_output)
+        out = console()
+
+        def draw() -> None:
+            names = _chosen(trial, tensor)
+            if not json_output:
+                missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
+                hint = "" if watch else trial.open_hint
+                for line in filter(None, [*missing_lines(missing, len(trial.modes())), hint]):
+                    out.print(f"[yellow]{shown(line, _MAX_LINE)}[/]")
+            if tensor is not None and len(names) == 1:
+                _show_one(trial, out, names[0], step, of_mode, stat, last, json_output)
+            else:
+                _show_all(trial, out, names, step, of_mode, stat, json_output)
+
+        if watch:
+            follow(trial, out, draw)
         else:
-            _show_all(trial, names, step, of_mode, stat, json_output)
+            draw()
 
 
 def _mode(text: str | None) -> ModeKeys | None:
@@ -94,13 +113,13 @@ def _mode(text: str | None) -> ModeKeys | None:
 
 
 def _chosen(trial: Trial, tensor: str | None) -> list[str]:
-    """Names, sorted. Tensors whose values are all absent are included."""
+    """Names in the order of the model. Tensors whose values are all absent are included."""
     if tensor is not None and trial.has_tensor(tensor):
         return [tensor]
     recorded = trial.names_and_kinds(tensor)
     if tensor is None:
         recorded = [each for each in recorded if each[1] != TensorKind.REDUCTION.label]
-    names = sorted({name for name, _ in recorded})
+    names = trial.in_model_order(list(dict.fromkeys(name for name, _ in recorded)))
     hint = f". It may still appear: {trial.open_hint}" if trial.open_hint else ""
     if not names and tensor is not None:
         raise TensorUnavailable(
@@ -111,10 +130,14 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
 
 
 def _show_all(
-    trial: Trial, names: list[str], step: int | None, mode: ModeKeys | None, stat: str, json_output: bool
+    trial: Trial,
+    out: Console,
+    names: list[str],
+    step: int | None,
+    mode: ModeKeys | None,
+    stat: str,
+    json_output: bool,
 ) -> None:
-    from rich.table import Table
-
     rows = trial.overviews(names, stat, steps=step, mode=mode)
     found: list[dict[str, Any]] = []
     for name in names:
@@ -137,14 +160,12 @@ def _show_all(
         gaps = [asdict(gap) for gap in trial.gaps]
         print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": found})
         return
-    out = console()
     layout = _layout(out.width, stat)
-    table = Table(**layout.style)
-    table.title, table.title_justify = f"{shown(trial.path)}: last saved step of each tensor", "left"
+    table = plain_table(title=f"{shown(trial.path)}: last saved step of each tensor")
     table.add_column("tensor", overflow="fold", min_width=min(24, out.width // 4))
     for column in (*layout.before, *layout.statistics, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column(f"history of {stat}", overflow="fold", min_width=layout.history)
+    table.add_column(layout.title, overflow="fold", min_width=layout.history)
     for entry in found:
         table.add_row(*_row(entry, layout))
     out.print(table)
@@ -152,33 +173,24 @@ def _show_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Layout of a line: columns before the statistics, columns of statistics, cells of the history."""
+    """Layout of a line: columns before the statistics, of statistics; cells and title of the history."""
 
     before: tuple[str, ...]
     statistics: tuple[str, ...]
     history: int
-    style: dict[str, Any]
+    title: str
 
 
 def _layout(width: int, stat: str) -> _Layout:
-    if width >= _WIDE:
+    if width < _MIDDLE:
         return _Layout(
-            before=("kind", "step"),
-            statistics=("mean", "std", "abs_mean", "abs_max"),
-            history=_HISTORY,
-            style={},
+            before=("step",), statistics=(stat,), history=min(_HISTORY, width // 6), title="history"
         )
-    from rich import box
-
-    style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
-    if width >= _MIDDLE:
-        return _Layout(
-            before=("kind", "step"), statistics=("abs_mean", "abs_max"), history=_HISTORY, style=style
-        )
-    return _Layout(before=("step",), statistics=(stat,), history=min(_HISTORY, width // 4), style=style)
+    wide = ("mean", "std", "abs_mean", "abs_max") if width >= _WIDE else ("abs_mean", "abs_max")
+    return _Layout(before=("kind", "step"), statistics=wide, history=_HISTORY, title=f"history of {stat}")
 
 
-def _row(entry: dict[str, Any], layout: _Layout) -> list[str]:
+def _row(entry: dict[str, Any], layout: _Layout) -> list[RenderableType]:
     before = {"kind": shown(entry["kind"]), "step": _last_step(entry)}
     numbers = entry["last"]
     if numbers["count"] is None:  # absent, skipped or lost without statistics: printed instead of numbers
@@ -188,9 +200,8 @@ def _row(entry: dict[str, Any], layout: _Layout) -> list[str]:
         cells = [number(numbers[each], 3) for each in layout.statistics]
         count = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
         bad = f"[red]{count:,}[/]" if count else "0"
-    name = shown(entry["tensor"])
     return [
-        name,
+        Name(entry["tensor"]),
         *(before[each] for each in layout.before),
         *cells,
         bad,
@@ -206,6 +217,7 @@ def _last_step(entry: dict[str, Any]) -> str:
 
 def _show_one(
     trial: Trial,
+    out: Console,
     name: str,
     step: int | None,
     mode: ModeKeys | None,
@@ -213,8 +225,6 @@ def _show_one(
     last: int,
     json_output: bool,
 ) -> None:
-    from rich.table import Table
-
     sharding = sharding_texts(trial, [name]).get(name)
     who = "worker" if sharding is None else "workers"
     rows = trial.stats([name], mode=mode, merged=sharding is not None).to_pylist()
@@ -236,7 +246,6 @@ def _show_one(
         head = {"run": trial.path, "tensor": name, "gaps": gaps, "sharding": sharding}
         print_json({**head, "rows": entries, "histogram": drawn})
         return
-    out = console()
     with_statistics = [row for row in rows if row["count"] is not None]
     shape = with_statistics[-1]["shape"] if with_statistics else None
     dtype = with_statistics[-1]["dtype"] if with_statistics else None
@@ -254,9 +263,7 @@ def _show_one(
     told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # else equal
     if sharding is not None and who not in told:
         told.insert(0, who)
-    layout = _layout(out.width, stat)
-    table = Table(**layout.style)
-    table.title_justify = "left"
+    table = plain_table()
     table.title = f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
     if out.width < _WIDE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tdcore.cli.output import bar, console, number, print_json, shown
+from tdcore.cli.tables import plain_table
 from tdcore.errors import ConfigError
 from tdcore.format.step_times import PHASES
 
@@ -88,9 +89,6 @@ def _summary(worker: str, mode: str, table: pa.Table) -> dict[str, Any]:
 
 
 def _print(out: Any, trial: Trial, found: dict[str, Any], *, workers: int) -> None:
-    from rich import box
-    from rich.table import Table
-
     who = f", {shown(found['worker'])}" if workers > 1 else ""
     steps = found["steps"]
     out.print(f"[bold]{shown(trial.path)}: {shown(found['mode'])}{who}[/]")
@@ -98,7 +96,7 @@ def _print(out: Any, trial: Trial, found: dict[str, Any], *, workers: int) -> No
         f"{steps:,} steps in {_time(found['total_ms'])}; "
         f"a step takes {_time(found['median_ms'])} (median), {_time(found['p95_ms'])} (95 %)"
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = plain_table()
     table.add_column("phase")
     for name in ("mean per step", "share"):
         table.add_column(name, justify="right", no_wrap=True)

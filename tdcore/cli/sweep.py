@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdcore.cli.output import console, print_json, shown
+from tdcore.cli.tables import Name, plain_table
 from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -111,8 +112,6 @@ class _SweepProgress:
 
 
 def _print(report: SweepReport) -> None:
-    from rich.table import Table
-
     from tdcore.sinks import shown_place
 
     out = console()
@@ -120,12 +119,12 @@ def _print(report: SweepReport) -> None:
     parts = {rule for verdict in verdicts for rule in verdict.combined}
     shown_ones = (each for each in verdicts if each.asked or each.rule not in parts)
     names = list(dict.fromkeys(each.rule for each in shown_ones))
-    table = Table()
+    table = plain_table()
     for column in ("run", *names):
         table.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
     for entry in report.entries:
         by_rule = {} if entry.report is None else {each.rule: each for each in entry.report.verdicts}
-        table.add_row(shown(shown_place(entry.place)), *(_cell(by_rule.get(name)) for name in names))
+        table.add_row(Name(shown_place(entry.place)), *(_cell(by_rule.get(name)) for name in names))
     out.print(table)
     for entry in report.entries:
         if entry.error:

@@ -4,4 +4,5 @@ short_repr     representations that fit into one line
 quoting        text from a run, made safe for a terminal or a log
 step_text      a step as the training loop counts it
 did_you_mean   the closest known name for an unknown name
+natural_order  order of names in which numbers count by their value
 """

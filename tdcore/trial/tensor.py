@@ -21,6 +21,7 @@ from tdcore.trial.cupy_arrays import checked_device, to_cupy
 from tdcore.trial.global_tensor import GlobalTensor
 from tdcore.trial.index import Rows
 from tdcore.trial.merge_stats import checked_columns
+from tdcore.trial.notebook import tensor_html
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
 from tdcore.trial.shard_boxes import Shard
 from tdcore.trial.tensor_history import TensorHistory
@@ -56,6 +57,9 @@ class Tensor:
         what = " ".join([*filter(None, words), *([str(shape)] if shape is not None else [])])
         saved = how_many(len(np.unique(steps)), "step")
         return f"<Tensor {self.name!r}: {what}, {saved}, global {steps.min()}..{steps.max()}>"
+
+    def _repr_html_(self) -> str:
+        return tensor_html(self)
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
         """Steps at which the tensor was saved, sorted. Absent values do not count.

@@ -10,15 +10,23 @@ run. It works in any process on any machine that can read the files. Threads: on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection
+from tdcore.trial.model_order import FirstRow, in_model_order
+from tdcore.trial.notebook import trial_html
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
 from tdcore.trial.view import patterns
+
+if TYPE_CHECKING:
+    from tdcore.plot import Plots
 
 __all__ = ["Trial"]
 
@@ -32,6 +40,17 @@ class Trial(TrialSteps, TrialTables):
         name: Name for the user.
         path: Folder or URL of the run.
     """
+
+    def _repr_html_(self) -> str:
+        self._reader.auto_refresh()
+        return trial_html(self, self._kinds())
+
+    @property
+    def plot(self) -> Plots:
+        """Pictures of the run as matplotlib figures: `plot.layers("^gradient/")`. See docs/notebooks.md."""
+        from tdcore.plot import Plots
+
+        return Plots(self)
 
     def tensor_names(
         self,
@@ -72,6 +91,37 @@ class Trial(TrialSteps, TrialTables):
             kinds = self._kinds()
             names = chosen.of({text: kinds[text] for text in names})
         return names
+
+    def in_model_order(self, names: Iterable[str] | None = None) -> list[str]:
+        """Sort names of tensors by kind, then by module, in the order of the modules in the model.
+
+        Gradients and optimizer states are in the order of their parameters. Numbers in names count by value.
+
+        Args:
+            names: Names to sort. None: tensor_names().
+        """
+        wanted = self.tensor_names() if names is None else list(names)
+        self._reader.auto_refresh()
+        return in_model_order(wanted, self._first_rows())
+
+    def _first_rows(self) -> dict[str, FirstRow]:
+        """The first row of each tensor that is shown, by name."""
+        index, view = self._reader.index, self._reader.view
+        texts, kinds = index.texts("name"), index.texts("kind")
+        if index.is_lazy:  # the catalogues have no steps of first rows, but their order
+            found: dict[str, FirstRow] = {}
+            for at, (name, kind) in enumerate(self._reader.combinations(("name", "kind"))):
+                found.setdefault(texts[name], FirstRow(kinds[kind], 0, at))
+            return found
+        rows = view.rows
+        first = np.full(len(texts), -1, dtype=np.int64)
+        first[index.narrow("name", rows[::-1])] = rows[::-1]
+        codes = np.flatnonzero(first >= 0)
+        columns = (index.narrow(column, first[codes]).tolist() for column in ("kind", "step", "seq"))
+        return {
+            texts[code]: FirstRow(kinds[kind], step, seq)
+            for code, kind, step, seq in zip(codes.tolist(), *columns, strict=True)
+        }
 
     def has_tensor(self, tensor_name: str) -> bool:
         """Whether a tensor of this name was saved."""

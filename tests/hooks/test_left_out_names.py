@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tdcore as td
-from tdcore.trial.missing_text import missing_lines
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import run as judge
+from tdcore.trial.missing_text import missing_lines
 from tests.hooks.conftest import MakeHook, ReadRun
 
 LAYERS, EXPERTS = 48, 128

@@ -1,0 +1,97 @@
+"""Picture `ranks`: one statistic of a tensor on all workers. Functions without state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.modes import ModeKeys
+from tdcore.plot.figures import (
+    COLOURS,
+    RunFigure,
+    add_legend,
+    chosen_mode,
+    draw_curve,
+    empty_figure,
+    log_if_positive,
+    modes_of,
+    new_figure,
+    plain,
+    set_title,
+    shown,
+    step_axis,
+)
+from tdcore.trial.worker_order import worker_order
+from tdcore.view.answers.arrow import coded, numbers, whole_numbers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tdcore.trial import Trial
+
+__all__ = ["ranks"]
+
+_OUTLIER = 6.0  # estimated standard deviations
+_LEAST_WORKERS = 3
+_MOST_COLOURS = 6  # more workers have thin grey lines
+_OUTLIER_COLOUR = "#d55e00"
+
+
+def ranks(trial: Trial, name: str, column: str, mode: str | None) -> RunFigure:
+    """See Plots.ranks."""
+    trial.tensor(name)  # raises TensorUnavailable
+    of_mode = chosen_mode(modes_of(trial, [name]), mode)
+    table = trial.compare_workers([name], column=column, mode=ModeKeys[of_mode])
+    codes, texts = coded(table, "worker")
+    workers = sorted({texts[code] for code in np.unique(codes).tolist()}, key=worker_order)
+    what = f"{column} of {shown(name, 80)}"
+    if len(workers) < 2:
+        saved = f"only {workers[0]} has saved it" if workers else "no worker has statistics of it"
+        return empty_figure(trial, what, f"there is nothing to compare: {saved}")
+    values, steps = numbers(table, "value"), whole_numbers(table, "mode_step")
+    outliers = _outliers(table, codes, texts)
+    figure, (axes,) = new_figure(4.2)
+    quiet = [COLOURS[at] for at in (0, 2, 3, 4, 5)] if outliers else list(COLOURS)
+    few = len(workers) <= _MOST_COLOURS
+    for at, worker in enumerate(sorted(workers, key=lambda each: each in outliers)):
+        rows = np.flatnonzero(codes == texts.index(worker))
+        colour = _OUTLIER_COLOUR if worker in outliers else quiet[at % len(quiet)] if few else "#888888"
+        draw_curve(
+            axes,
+            steps[rows],
+            values[rows],
+            colour=colour,
+            label=f"{shown(worker)}{' (differs)' if worker in outliers else ''}",
+            lw=2.2 if worker in outliers else 1.2 if few else 0.6,
+        )
+    log_if_positive(axes, [values])
+    step_axis(axes, of_mode)
+    plain(axes.set_ylabel(shown(column)))
+    axes.grid(alpha=0.3)
+    add_legend(axes)
+    note = _note(outliers)
+    set_title(figure, trial, f"{what} on {len(workers)} workers by {of_mode} steps", note)
+    return figure
+
+
+def _outliers(table: pa.Table, codes: Any, texts: list[str]) -> dict[str, float]:
+    """Workers that differ from the others, with their largest deviation."""
+    deviations: npt.NDArray[np.float64] = np.abs(
+        np.nan_to_num(numbers(table, "deviation"), posinf=1e9, neginf=-1e9)
+    )
+    far = np.flatnonzero((deviations >= _OUTLIER) & (whole_numbers(table, "alike") >= _LEAST_WORKERS))
+    found: dict[str, float] = {}
+    for row in far.tolist():
+        worker = texts[codes[row]]
+        found[worker] = max(found.get(worker, 0.0), float(deviations[row]))
+    return found
+
+
+def _note(outliers: dict[str, float]) -> str:
+    if not outliers:
+        return "no worker differs from the others"
+    worst = sorted(outliers, key=lambda each: -outliers[each])[:3]
+    size = [f"{shown(each)} ({outliers[each]:,.3g} deviations)" for each in worst]
+    return f"differs from the median: {', '.join(size)}"

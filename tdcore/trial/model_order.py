@@ -1,0 +1,126 @@
+"""The order of a model's tensors: by kind, then by module, in the order of the modules in the model.
+
+The position of a weight is its first step and its `seq`, which follows the definitions of the modules. The
+position of a gradient or an optimizer state is that of its parameter. If a run has no weights, gradients are
+in the reverse of the order in which the backward pass computed them. Inputs and outputs are in the order of
+execution.
+
+A name is a path such as "Net_blocks", "10", "fc", "weight". Siblings in the tree of these paths are sorted by
+their number, or by the lowest position below them. So the tensors of a module are always neighbours, and
+"blocks.2" comes before "blocks.10" also if the first saved step contains only a part of the tensors. Pure
+functions, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from tdcore.format.layout import TensorKind
+from tdcore.text.natural_order import natural_key
+
+__all__ = ["FirstRow", "in_model_order"]
+
+_GROUPS = (
+    (TensorKind.LOSS,),
+    (TensorKind.METRIC,),
+    (TensorKind.SCALAR,),
+    (TensorKind.HYPERPARAMETER,),
+    (TensorKind.WEIGHT, TensorKind.BIAS),
+    (TensorKind.GRADIENT,),
+    (TensorKind.INPUT, TensorKind.OUTPUT),
+    (TensorKind.OUTPUT_GRADIENT,),
+    (TensorKind.OPTIMIZER_STATE,),
+    (TensorKind.CUSTOM,),
+    (TensorKind.REDUCTION,),
+)
+_GROUP_OF = {kind.label: number for number, kinds in enumerate(_GROUPS) for kind in kinds}
+_PARAMETER = frozenset({"weight", "bias"})
+_OF_PARAMETER = frozenset({"gradient", "optimizer_state", "custom", "reduction"})
+_BACKWARD = frozenset({"gradient", "output_gradient"})
+_OF_CALL = re.compile(r"(.*)_((?:input|output)_[0-9]+)", re.ASCII | re.DOTALL)
+_SEPARATORS = re.compile(r"[./]")
+
+_Path: TypeAlias = "tuple[str, ...]"
+_Position: TypeAlias = "tuple[int, int]"
+
+
+class FirstRow(NamedTuple):
+    """Kind, step and `seq` of the first row of a tensor."""
+
+    kind: str
+    step: int
+    seq: int
+
+
+def in_model_order(names: Iterable[str], first_rows: Mapping[str, FirstRow]) -> list[str]:
+    """Sort names of tensors in the order of the model.
+
+    Args:
+        names: Names to sort. A name without a first row is sorted to the end of the list.
+        first_rows: First rows of all tensors of the run, by name. Parameters that are not in `names` are
+            looked up here.
+    """
+    wanted = list(dict.fromkeys(names))
+    groups: dict[int, list[str]] = {}
+    for name in wanted:
+        row = first_rows.get(name)
+        number = len(_GROUPS) if row is None else _GROUP_OF.get(row.kind, len(_GROUPS))
+        groups.setdefault(number, []).append(name)
+    found: list[str] = []
+    for number in sorted(groups):
+        found += _by_path(groups[number], _positions(groups[number], first_rows))
+    return found
+
+
+def _positions(names: list[str], first_rows: Mapping[str, FirstRow]) -> dict[str, _Position]:
+    """Position of each tensor of one group."""
+    rows = {name: first_rows.get(name, FirstRow("", 0, 0)) for name in names}
+    parameters = {
+        name: first_rows[parameter]
+        for name in names
+        if rows[name].kind in _OF_PARAMETER and (parameter := _parameter(name, first_rows))
+    }
+    if len(parameters) == len(names):
+        return {name: (row.step, row.seq) for name, row in parameters.items()}
+    return {name: (row.step, -row.seq if row.kind in _BACKWARD else row.seq) for name, row in rows.items()}
+
+
+def _parameter(name: str, first_rows: Mapping[str, FirstRow]) -> str:
+    """The parameter of "gradient/fc.weight" or "optimizer/exp_avg/fc.weight"; "" if there is no such row."""
+    while "/" in name:
+        name = name.partition("/")[2]
+        row = first_rows.get(name)
+        if row is not None and row.kind in _PARAMETER:
+            return name
+    return ""
+
+
+def _by_path(names: list[str], positions: Mapping[str, _Position]) -> list[str]:
+    paths = {name: _path(name) for name in names}
+    lowest: dict[_Path, _Position] = {}
+    for name, path in paths.items():
+        position = positions[name]
+        for length in range(1, len(path) + 1):
+            node = path[:length]
+            lowest[node] = min(position, lowest.get(node, position))
+
+    def key(name: str) -> tuple[list[tuple[object, ...]], str]:
+        path = paths[name]
+        return [_node_key(part, lowest[path[: at + 1]]) for at, part in enumerate(path)], name
+
+    return sorted(names, key=key)
+
+
+def _node_key(part: str, position: _Position) -> tuple[object, ...]:
+    if part.isascii() and part.isdigit() and len(part) < 10:
+        return (0, int(part), (), part)
+    return (1, position, natural_key(part), part)
+
+
+def _path(name: str) -> _Path:
+    of_call = _OF_CALL.fullmatch(name)
+    if of_call is None:
+        return tuple(_SEPARATORS.split(name))
+    return (*_SEPARATORS.split(of_call[1]), of_call[2])
