@@ -23,12 +23,12 @@ from tdcore.rules.base import (
     step_time_columns_of,
     system_columns_of,
 )
+from tdcore.rules.columns import Columns
 from tdcore.rules.recordings import RecordedRows
 from tdcore.rules.requirements import Need, unmatched_collections, why_not_evaluable
 from tdcore.rules.rule_run import RuleRun, where_raised
 from tdcore.rules.source import Source
 from tdcore.rules.step_range import step_range_of, without_step_range
-from tdcore.rules.window import Columns
 
 __all__ = ["SeenRows", "combine_verdicts", "make_verdict"]
 
