@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -113,7 +113,7 @@ def test_the_summary_of_a_run_that_continues_is_in_the_verdict_so_far() -> None:
 class BrokenSummary:
     """A user's summary that raises an exception."""
 
-    code = "MINE1"
+    code: ClassVar[str] = "MINE1"
     is_summary = True
     system_columns = ("cpu_percent",)
 
