@@ -35,7 +35,7 @@ from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.collection_entries import collection_entries
-from tdcore.hooks.devices import device_notes, device_reports, warn_growth_refusal, warn_refusals
+from tdcore.hooks.devices import device_notes, warn_growth_refusal, warn_refusals
 from tdcore.hooks.hook_state import HookState
 from tdcore.hooks.live_hooks import LIVE_HOOKS, close_hooks_at_exit, disable_hooks_in_child
 from tdcore.hooks.manual_values import ManualValues
@@ -54,7 +54,7 @@ from tdcore.hooks.stop_requests import StopRequests
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
-from tdcore.session.counters import CloseReport, Counters, DeviceReport
+from tdcore.session.counters import CloseReport
 from tdcore.text.step_text import step_text
 
 __all__ = ["BaseHook"]
@@ -137,11 +137,6 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
 
     # For scripts ----------------------------------------------------------------------------------------
 
-    @property
-    def out_dir(self) -> str:
-        """Folder or URL of the run."""
-        return self._session.out_dir if self._session else self.config.out_dir
-
     def set_mode(self, mode: ModeKeys) -> None:
         """Set the mode of the following steps. After the first call the mode no longer follows the model."""
         if not isinstance(mode, ModeKeys):
@@ -169,21 +164,6 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         found = self._collections.add(collection)
         self._clock.include(found.name)
         return found
-
-    def counters(self) -> Counters:
-        """Numbers of tensors captured and dropped so far. With dry_run: tensors that would be captured."""
-        if self._session is not None:
-            return self._session.counters()
-        counters: Counters = self._ring.counters()
-        return counters
-
-    def device_reports(self) -> tuple[DeviceReport, ...]:
-        """The accelerators of captured tensors, with the reason if tdcore cannot use one."""
-        return device_reports(self._ring)
-
-    def time_spent(self) -> timedelta:
-        """Time that the training's threads spent in the hook in saved steps, including native calls."""
-        return timedelta(microseconds=self._recorder.spent_ns / 1000)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

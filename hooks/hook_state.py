@@ -1,4 +1,4 @@
-"""Configuration, collections and step numbers of a hook, as read-only properties.
+"""Configuration, collections, step numbers and counts of a hook, read-only.
 
 Threads: the training thread.
 """
@@ -6,14 +6,19 @@ Threads: the training thread.
 from __future__ import annotations
 
 from collections.abc import Collection as Names
-from typing import Protocol
+from datetime import timedelta
+from typing import Any, Protocol
 
 from tdcore.config.collection import Collection
 from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
+from tdcore.hooks.devices import device_reports
+from tdcore.hooks.recorder import Recorder
 from tdcore.modes import ModeKeys
+from tdcore.session import Session
+from tdcore.session.counters import Counters, DeviceReport
 
 __all__ = ["HookState", "StepCounts"]
 
@@ -42,12 +47,20 @@ class StepCounts(Protocol):
 
 
 class HookState:
-    """The part of a hook that returns its configuration and the numbers of its steps."""
+    """The part of a hook that returns its configuration, the numbers of its steps, and counts."""
 
     config: HookConfig
     _clock: StepCounts
     _mode: int  # ModeKeys value, 0 while the mode follows the model
     _collections: CollectionManager
+    _session: Session | None
+    _ring: Any
+    _recorder: Recorder
+
+    @property
+    def out_dir(self) -> str:
+        """Folder or URL of the run."""
+        return self._session.out_dir if self._session else self.config.out_dir
 
     @property
     def save_config(self) -> SaveConfig:
@@ -103,3 +116,18 @@ class HookState:
     def mode_steps(self) -> dict[ModeKeys, int]:
         """The current step of each mode, from 0; -1 before the first step of the mode. A copy."""
         return {mode: self._clock.mode_steps[mode.value] for mode in ModeKeys}
+
+    def counters(self) -> Counters:
+        """Numbers of tensors captured and dropped so far. With dry_run: tensors that would be captured."""
+        if self._session is not None:
+            return self._session.counters()
+        counters: Counters = self._ring.counters()
+        return counters
+
+    def device_reports(self) -> tuple[DeviceReport, ...]:
+        """The accelerators of captured tensors, with the reason if tdcore cannot use one."""
+        return device_reports(self._ring)
+
+    def time_spent(self) -> timedelta:
+        """Time that the training's threads spent in the hook in saved steps, including native calls."""
+        return timedelta(microseconds=self._recorder.spent_ns / 1000)

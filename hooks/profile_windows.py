@@ -12,18 +12,25 @@ is then ending, until the training thread stops its recorders at the next step, 
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdcore.config.profile_window import ProfileWindow
 from tdcore.config.profiler_config import ProfilerConfig
 from tdcore.format.profile_request import ProfileRequest
-from tdcore.hooks.profile_recorders import CProfileRecorder, ProfileError, Recorder
+from tdcore.hooks.profile_recorders import CProfileRecorder, Recorder
+from tdcore.hooks.profile_window import (
+    DueWindow,
+    OpenWindow,
+    failure_text,
+    halt,
+    is_over,
+    new_folder,
+    succeeds,
+)
 from tdcore.modes import ModeKeys
 from tdcore.session import Session
 
@@ -33,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["ProfileWindows", "ending_profiles"]
 
 _TRAINING = (ModeKeys.TRAIN.value, ModeKeys.GLOBAL.value)
-_MAX_OPEN_SECONDS = 3600  # a window is ended at the next step after this time
 
 _ENDING: list[ProfileWindows] = []  # objects with ending windows; their hooks may be deleted
 
@@ -41,34 +47,6 @@ _ENDING: list[ProfileWindows] = []  # objects with ending windows; their hooks m
 def ending_profiles() -> list[ProfileWindows]:
     """The objects with windows that wait for their thread, also of deleted hooks."""
     return list(_ENDING)
-
-
-@dataclass(slots=True, eq=False)
-class _Due:
-    """A window that has not begun. request: number of its request, None for the configuration."""
-
-    window: ProfileWindow
-    request: int | None = None
-    by: str = ""
-    reason: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A window that has begun."""
-
-    due: _Due
-    recorders: list[Recorder]
-    mode: int
-    first_step: int
-    steps: int | None
-    begin_ns: int
-    messages: list[str]
-    begun_steps: int = 1  # training steps that have begun
-    start_ns: int = 0  # time that the start of the recorders took
-    stop_ns: int = 0  # time that the stop of the recorders took
-    ending: str | None = None  # the training thread ends the window as soon as it can; the reason
-    failed: list[Recorder] = field(default_factory=list)  # recorders whose stop raised an exception
 
 
 class ProfileWindows:
@@ -86,8 +64,8 @@ class ProfileWindows:
         self._worker = session.worker if session is not None else ""
         self._framework = hook.framework
         self._warn = warn
-        self._due: list[_Due] = []
-        self._open: list[_Open] = []
+        self._due: list[DueWindow] = []
+        self._open: list[OpenWindow] = []
 
     def configure(self, config: ProfilerConfig) -> None:
         """Record the windows of a configuration. Log a warning about settings without an effect."""
@@ -96,7 +74,7 @@ class ProfileWindows:
             self._warn(f"these settings of the profiler configuration have no effect: {', '.join(without)}")
         windows = config.windows()
         if self._store is not None and windows:
-            self._due += map(_Due, windows)
+            self._due += map(DueWindow, windows)
             self._arm()
 
     def request(self, number: int, request: ProfileRequest) -> dict[str, Any]:
@@ -104,7 +82,7 @@ class ProfileWindows:
         if request.workers and self._worker not in request.workers:
             return {"kind": "profile", "skipped": f"it is for {', '.join(request.workers)}"}
         window = ProfileWindow(operators=request.operators, python=request.python, num_steps=request.steps)
-        self._due.append(_Due(window, number, request.by, request.reason))
+        self._due.append(DueWindow(window, number, request.by, request.reason))
         self._arm()
         return {
             "kind": "profile",
@@ -183,7 +161,7 @@ class ProfileWindows:
         if hook is None or mode not in _TRAINING:
             return
         for window in list(self._open):
-            over, reason = _is_over(window)
+            over, reason = is_over(window)
             if over:
                 self._end(window, reason)
             else:
@@ -206,7 +184,7 @@ class ProfileWindows:
                 self._begin(due, mode, step)
         self._arm()
 
-    def _begin(self, due: _Due, mode: int, step: int) -> None:
+    def _begin(self, due: DueWindow, mode: int, step: int) -> None:
         window = due.window
         steps = window.num_steps
         if window.start_step is not None and steps is not None and step > window.start_step:
@@ -219,14 +197,14 @@ class ProfileWindows:
         started = [
             recorder
             for recorder in self._recorders(window, messages)
-            if _succeeds(messages, recorder, lambda each: each.start(self._interrupt))
+            if succeeds(messages, recorder, lambda each: each.start(self._interrupt))
         ]
         if not started:
             self._fail(due, "; ".join(messages))
             return
         for message in messages:
             self._warn(f"profile: {message}")
-        opened = _Open(due, started, mode, step, steps, time.time_ns(), messages)
+        opened = OpenWindow(due, started, mode, step, steps, time.time_ns(), messages)
         opened.start_ns = time.perf_counter_ns() - before
         self._open.append(opened)
 
@@ -254,7 +232,7 @@ class ProfileWindows:
 
     # The end of a window ----------------------------------------------------------------------------------
 
-    def _end(self, window: _Open, reason: str = "") -> None:
+    def _end(self, window: OpenWindow, reason: str = "") -> None:
         """Stop the recorders and pass their files on. reason: why the window ends early.
 
         In a thread other than the training thread, the window only becomes an ending window.
@@ -263,12 +241,12 @@ class ProfileWindows:
             reason = window.ending
         if window not in self._open:
             return
-        if not _halt(window):
+        if not halt(window):
             self._end_later(window, reason)
             return
         self._store_window(window, reason)
 
-    def _end_later(self, window: _Open, reason: str) -> None:
+    def _end_later(self, window: OpenWindow, reason: str) -> None:
         """Have the training thread end the window."""
         if window.ending is not None:
             return
@@ -278,7 +256,7 @@ class ProfileWindows:
         # The first recorder is that of operators, if the window has operators.
         window.recorders[0].call_later(lambda: self._end_guarded(window, reason))
 
-    def _end_guarded(self, window: _Open, reason: str) -> None:
+    def _end_guarded(self, window: OpenWindow, reason: str) -> None:
         """End the window, also of a deleted hook. Never raises an Exception."""
         hook = self._hook()
         if hook is not None:
@@ -287,7 +265,7 @@ class ProfileWindows:
         try:
             self._end(window, reason)
         except Exception as error:
-            self._warn(f"profile: {_reason(error)}")
+            self._warn(f"profile: {failure_text(error)}")
 
     def end_at_exit(self) -> None:
         """End the windows when the program ends. Operators of a thread that still runs are discarded."""
@@ -298,7 +276,7 @@ class ProfileWindows:
                 for recorder in window.recorders:
                     recorder.forget()
 
-    def _store_window(self, window: _Open, reason: str) -> None:
+    def _store_window(self, window: OpenWindow, reason: str) -> None:
         """Pass the files of the recorders on."""
         try:
             self._open.remove(window)
@@ -307,12 +285,12 @@ class ProfileWindows:
         if not self._open and self in _ENDING:
             _ENDING.remove(self)
         end_ns, before = time.time_ns(), time.perf_counter_ns()
-        folder, messages = _new_folder(), window.messages
+        folder, messages = new_folder(), window.messages
         if isinstance(folder, OSError):
             raise folder
         # A list, so that all recorders write.
         kept = [
-            _succeeds(messages, recorder, lambda each: each.write(folder))
+            succeeds(messages, recorder, lambda each: each.write(folder))
             for recorder in reversed(window.recorders)
             if recorder not in window.failed
         ]
@@ -337,11 +315,11 @@ class ProfileWindows:
             cost_ns={"start": window.start_ns, "stop": stop_ns},
         )
 
-    def _fail(self, due: _Due, reason: str, folder: Path | OSError | None = None) -> None:
+    def _fail(self, due: DueWindow, reason: str, folder: Path | OSError | None = None) -> None:
         """Report a profile without records."""
         self._warn(f"profile: {reason}")
         now = time.time_ns()
-        folder = folder or _new_folder()
+        folder = folder or new_folder()
         if isinstance(folder, OSError):
             raise folder
         self._pass_on(
@@ -354,7 +332,7 @@ class ProfileWindows:
             messages=[],
         )
 
-    def _pass_on(self, due: _Due, folder: Path, **fields: Any) -> None:
+    def _pass_on(self, due: DueWindow, folder: Path, **fields: Any) -> None:
         assert self._store is not None, "windows are recorded with a session only"
         window = due.window
         document = {
@@ -373,53 +351,3 @@ class ProfileWindows:
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-
-def _halt(window: _Open) -> bool:
-    """Stop the recorders of the window. Return False if only the training thread can stop them."""
-    before, stopped = time.perf_counter_ns(), True
-    for recorder in reversed(window.recorders):
-        if recorder in window.failed:
-            continue
-        try:
-            stopped = recorder.halt() and stopped
-        except Exception as error:
-            window.messages.append(f"{recorder.part} were not recorded: {_reason(error)}")
-            window.failed.append(recorder)
-    window.stop_ns += time.perf_counter_ns() - before
-    return stopped
-
-
-def _new_folder() -> Path | OSError:
-    """A new temporary folder for the files of a profile; the error if there is none."""
-    try:
-        return Path(tempfile.mkdtemp(prefix="tdcore-profile-"))
-    except OSError as error:
-        return error
-
-
-def _is_over(window: _Open) -> tuple[bool, str]:
-    """Whether the window ends before the next training step begins, and the reason if this is early."""
-    if window.ending is not None:
-        return True, window.ending
-    if window.steps is not None and window.begun_steps >= window.steps:
-        return True, ""
-    passed = time.time() - window.begin_ns / 1e9
-    if window.due.window.duration is not None:
-        return passed >= window.due.window.duration, ""
-    return passed >= _MAX_OPEN_SECONDS, f"it was open for {passed:.0f} s"
-
-
-def _succeeds(messages: list[str], recorder: Recorder, call: Callable[[Recorder], None]) -> bool:
-    """Call the function with the recorder. After an exception, add a message and return False."""
-    try:
-        call(recorder)
-    except Exception as error:
-        messages.append(f"{recorder.part} were not recorded: {_reason(error)}")
-        return False
-    return True
-
-
-def _reason(error: Exception) -> str:
-    """The reason of a failure, for the document of the profile."""
-    return str(error) if isinstance(error, ProfileError) else f"{type(error).__name__}: {error}"[:1000]

@@ -20,11 +20,12 @@ from tdcore.errors import SinkError
 from tdcore.format import layout
 from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule, Verdict, judges_tensors
+from tdcore.rules.columns import Columns
 from tdcore.rules.recordings import recorded_tables
 from tdcore.rules.rule_run import RuleRun, labelled
 from tdcore.rules.source import COLUMNS, RowBatch, Source
 from tdcore.rules.verdicts import SeenRows, combine_verdicts, make_verdict
-from tdcore.rules.window import Columns, Window
+from tdcore.rules.window import Window
 
 if TYPE_CHECKING:
     from tdcore.actions import Action

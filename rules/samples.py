@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tdcore.rules.base import Finding, Rule
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Columns
 from tdcore.text.step_text import SYSTEM_SAMPLES
 
 __all__ = ["Place", "Samples", "Series", "sample_finding"]

@@ -27,10 +27,11 @@ from tdcore.rules.base import (
     step_time_columns_of,
     system_columns_of,
 )
+from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
 from tdcore.rules.step_times import StepTimes
-from tdcore.rules.window import Columns, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["RangedRule", "rule_name", "step_range_of", "with_step_range", "without_step_range"]
 

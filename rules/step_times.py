@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tdcore.format.step_times import COUNTS, PHASES
 from tdcore.rules.base import Finding, Rule
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Columns
 
 __all__ = ["STEP_VALUES", "StepPlace", "StepTimes", "Steps", "step_finding"]
 

@@ -23,12 +23,12 @@ from tdcore.rules.base import (
     step_time_columns_of,
     system_columns_of,
 )
+from tdcore.rules.columns import Columns
 from tdcore.rules.recordings import RecordedRows
 from tdcore.rules.requirements import Need, unmatched_collections, why_not_evaluable
 from tdcore.rules.rule_run import RuleRun, where_raised
 from tdcore.rules.source import Source
 from tdcore.rules.step_range import step_range_of, without_step_range
-from tdcore.rules.window import Columns
 
 __all__ = ["SeenRows", "combine_verdicts", "make_verdict"]
 
@@ -88,6 +88,7 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         asked: Whether the user or the hook has named the rule.
     """
     reason, fix = "", ""
+    summary = _summary(run)
     left_out = _left_out_names(run, source)
     captures: tuple[CollectionConfig, ...] = ()
     if run.count:
@@ -135,7 +136,7 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         fix=fix,
         captures=captures,
         asked=asked,
-        summary=_summary(run),
+        summary=summary,
     )
 
 
@@ -172,11 +173,15 @@ def _rule_row(verdict: Verdict) -> dict[str, float | int | str]:
 
 
 def _summary(run: RuleRun) -> Summary:
-    """The tables of a summary that has judged something; {} for other rules."""
+    """The tables of a summary that has judged something; {} for other rules. An exception is its error."""
     summarize = getattr(run.rule, "summary", None) if is_summary(run.rule) else None
     if summarize is None or run.error or not run.coverage.judged:
         return {}
-    found: Summary = summarize(run.memory)
+    try:
+        found: Summary = summarize(run.memory)
+    except Exception as error:  # a rule may be a user's code: the other rules must still get their verdicts
+        run.error = where_raised(error)
+        return {}
     return found
 
 

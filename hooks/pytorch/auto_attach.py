@@ -114,7 +114,7 @@ class Attachment:
         self._calls = 0
         self._stepped: list[weakref.ref[Optimizer]] = []
         self._scalers: list[weakref.ref[Any]] = []
-        self._not_called: list[weakref.ref[nn.Module]] = []  # roots of an optimizer that has stepped twice
+        self._not_called: list[weakref.ref[nn.Module]] = []  # roots of an optimizer that has stepped
         # Only while there is no optimizer: parameters of called modules, by id, and parameters that a
         # backward reached.
         self._uncertain: dict[int, weakref.ref[nn.Parameter]] = {}
@@ -160,14 +160,15 @@ class Attachment:
                 return None
             again = any(known() is optimizer for known in self._stepped)
             self._stepped.append(weakref.ref(optimizer))
-            if again:  # the optimizer has made a full step
+            has_closure = any(map(callable, (*args[1:], *kwargs.values())))
+            if again or not has_closure:  # when the next backward starts, the optimizer has made a full step
                 own = {id(one) for one in owned_by(optimizer)}
                 held = {id(one) for other in live_instances(Optimizer) for one in owned_by(other)}
                 roots = _roots_of(own)
                 if roots:
                     roots += _roots_of(held - own, known_root=roots[0])
                 self._not_called = list(map(weakref.ref, {id(root): root for root in roots}.values()))
-            if not any(map(callable, (*args[1:], *kwargs.values()))):
+            if not has_closure:
                 return None
             wrap = partial(FirstClosureWrapper, self, weakref.ref(optimizer))
             rest = [wrap(value) if callable(value) else value for value in args[1:]]
@@ -239,7 +240,7 @@ class Attachment:
             self._stop_after_error(error)
 
     def _attach_not_called(self) -> None:
-        """Attach a model whose optimizer has stepped twice without an observed call of the model."""
+        """Attach a model whose optimizer has stepped without an observed call of the model."""
         try:
             roots = [root for root in (known() for known in self._not_called) if root is not None]
             self._not_called = []

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import VALUES, Need
-from tdcore.rules.window import Columns, Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["CheckInputImages"]
 

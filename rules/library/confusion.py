@@ -13,9 +13,10 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.pairs import Ints, PairTable, classes_of, paired
 from tdcore.rules.requirements import VALUES, Need
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["Confusion"]
 

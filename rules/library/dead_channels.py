@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Floats, Mask
 from tdcore.rules.measures.previous_step import forget
 from tdcore.rules.measures.reading import read_values, readable
 from tdcore.rules.measures.units import channels
 from tdcore.rules.requirements import VALUES, Need, captures_of
-from tdcore.rules.window import Floats, Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["DeadChannels"]
 

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.previous_step import forget
 from tdcore.rules.measures.units import pooled, read_activity
 from tdcore.rules.requirements import VALUES, Need, captures_of
-from tdcore.rules.window import Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["DeadRelu"]
 

@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Ints, Mask
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, Need
-from tdcore.rules.window import Ints, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["FirstNonFinite"]
 

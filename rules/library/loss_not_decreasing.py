@@ -13,11 +13,12 @@ import numpy.typing as npt
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.phases import PhaseCutter, as_points
 from tdcore.rules.measures.series import NO_POINTS, Points, groups, scalars, series
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
-from tdcore.rules.window import Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["LossNotDecreasing"]
 

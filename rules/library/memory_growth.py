@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.scans import (
     SCAN_INTERVAL_US,
     Scan,
@@ -21,7 +22,7 @@ from tdcore.rules.measures.scans import (
 from tdcore.rules.measures.trend import Floor, Growth, growth
 from tdcore.rules.requirements import Need
 from tdcore.rules.samples import Place, Samples, Series, sample_finding
-from tdcore.rules.window import Columns, Window
+from tdcore.rules.window import Window
 
 __all__ = ["MemoryGrowth"]
 

@@ -14,8 +14,9 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError, RunError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.requirements import STATISTICS, VALUES, Need
-from tdcore.rules.window import Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["NLPSequenceRatio"]
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tdcore.rules.base import Finding, Summary
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.distribution import Distribution
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
-from tdcore.rules.window import Columns, Window
+from tdcore.rules.window import Window
 
 __all__ = ["OverallSystemUsage"]
 

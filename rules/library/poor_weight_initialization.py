@@ -10,12 +10,13 @@ import numpy as np
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Floats, Ints, Mask
 from tdcore.rules.measures.early_steps import PROGRESS, EarlySteps
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.initial import equal_weights, gradient_ranges, variances
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
-from tdcore.rules.window import Floats, Ints, Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["PoorWeightInitialization"]
 

@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Floats, Mask
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.requirements import STATISTICS, Need
-from tdcore.rules.window import Floats, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["PrecisionRisk"]
 

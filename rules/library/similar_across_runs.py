@@ -12,10 +12,11 @@ import numpy.typing as npt
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.other_run import OpenedRuns, OtherRun, opened
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.trace import Trace
-from tdcore.rules.window import Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["SimilarAcrossRuns"]
 

@@ -13,9 +13,10 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, Need
-from tdcore.rules.window import Columns, Window
+from tdcore.rules.window import Window
 from tdcore.text.step_text import step_text
 
 __all__ = ["StalledTrainingRule"]

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, duration_text, require_counts, scans
 from tdcore.rules.requirements import Need
 from tdcore.rules.samples import Place, sample_finding
-from tdcore.rules.window import Columns, Window
+from tdcore.rules.window import Window
 
 __all__ = ["ThermalThrottle"]
 

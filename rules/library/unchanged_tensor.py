@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.biases import biases_of_weights
 from tdcore.rules.measures.previous_step import StepPairs, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
@@ -17,7 +18,7 @@ from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["UnchangedTensor"]
 

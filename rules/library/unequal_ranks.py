@@ -12,11 +12,12 @@ import numpy as np
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Floats, Mask
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.parts import part_rows
 from tdcore.rules.measures.ranks import ComparedStep, RankHistory, log_sizes, side_by_side
 from tdcore.rules.requirements import STATISTICS, Need
-from tdcore.rules.window import Floats, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["UnequalRanks"]
 

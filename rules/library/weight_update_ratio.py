@@ -10,10 +10,11 @@ import numpy as np
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.updates import Gradients, WeightChanges, trained_weights, updates
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["WeightUpdateRatio"]
 

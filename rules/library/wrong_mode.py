@@ -10,13 +10,14 @@ import numpy as np
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
+from tdcore.rules.columns import Mask
 from tdcore.rules.diagnosis.signs_graph import stays_in_eval
 from tdcore.rules.measures.first_facts import FACT_COLUMNS, first_facts, trained_rows
 from tdcore.rules.measures.previous_step import step_pairs
 from tdcore.rules.measures.series import groups
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 from tdcore.text.short_repr import how_many
 
 __all__ = ["WrongMode"]

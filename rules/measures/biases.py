@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.measures.series import group_codes
-from tdcore.rules.window import Columns, Mask
 
 __all__ = ["biases_of_weights"]
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tdcore.rules.base import Finding, Rule
+from tdcore.rules.columns import Ints, Mask
 from tdcore.rules.diagnosis.evidence import Evidence
 from tdcore.rules.diagnosis.facts import FACT_COLUMNS, Facts, History, histories_of
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Ints, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["FACT_COLUMNS", "FirstSteps", "first_facts", "trained_rows"]
 

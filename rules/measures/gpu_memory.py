@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.window import Columns
+from tdcore.rules.columns import Columns
 
 __all__ = ["memory_percent"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from tdcore.rules.window import Columns
+    from tdcore.rules.columns import Columns
 
 __all__ = ["NUMBERS", "dense", "group_codes"]
 

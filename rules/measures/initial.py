@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Floats, Ints
 from tdcore.rules.measures.early_steps import EarlySteps
 from tdcore.rules.measures.reading import read_values
-from tdcore.rules.window import Floats, Ints, Window
+from tdcore.rules.window import Window
 
 __all__ = ["equal_weights", "gradient_ranges", "variances"]
 

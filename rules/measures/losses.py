@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
+from tdcore.rules.columns import Mask
 from tdcore.rules.requirements import STATISTICS, captures_of
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["in_both_modes", "loss_captures"]
 

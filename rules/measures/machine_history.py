@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.series import groups
 from tdcore.rules.samples import Samples
-from tdcore.rules.window import Columns
 
 __all__ = ["Loaders", "MachineUse", "add_samples", "loader_processes", "machine_use", "machine_use_at"]
 

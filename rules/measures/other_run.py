@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import RunNotFound
+from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.source import COLUMNS, Source
-from tdcore.rules.window import Columns, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["OpenedRuns", "OtherRun", "opened"]
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.series import dense, group_codes
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["Ints", "PairTable", "classes_of", "label_classes", "paired"]
 

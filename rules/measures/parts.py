@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.columns import Mask
+from tdcore.rules.window import Window
 
 __all__ = ["part_rows"]
 

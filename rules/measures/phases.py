@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.series import Points
-from tdcore.rules.window import Mask
 
 __all__ = ["Phase", "PhaseCutter", "as_points"]
 

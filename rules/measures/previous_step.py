@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Floats, Ints, Mask
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Floats, Ints, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["LAYER", "StepPairs", "forget", "step_pairs"]
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, Rule
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["ComparedStep", "RankHistory", "WorkerStep", "log_sizes", "side_by_side"]
 

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Columns, Floats, Ints, Mask
 from tdcore.rules.measures.series import group_codes
 from tdcore.rules.measures.updates import WeightChanges, trained_weights, updates
-from tdcore.rules.window import Columns, Floats, Ints, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["StepRate", "step_rates"]
 

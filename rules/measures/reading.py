@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import RunError
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.columns import Mask
+from tdcore.rules.window import Window
 
 __all__ = ["read_values", "readable"]
 

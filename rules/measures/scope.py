@@ -13,8 +13,9 @@ import numpy as np
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import names_of
+from tdcore.rules.columns import Mask
 from tdcore.rules.requirements import Need, captures_of
-from tdcore.rules.window import Mask, Window, compile_pattern
+from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["Scoped", "checked", "need_of", "with_statistics"]
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.measures.group_codes import NUMBERS, dense, group_codes
-from tdcore.rules.window import Columns, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["NO_POINTS", "Points", "dense", "group_codes", "groups", "mixed_series", "scalars", "series"]
 

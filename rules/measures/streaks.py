@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.previous_step import LAYER, forget
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["streaks"]
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.reading import read_values
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["channels", "pooled", "read_activity", "unit_activity"]
 

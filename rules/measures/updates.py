@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.columns import Floats, Ints, Mask
 from tdcore.rules.measures.previous_step import LAYER, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Floats, Ints, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["Gradients", "WeightChanges", "change_bounds", "trained_weights", "updates"]
 

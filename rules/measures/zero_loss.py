@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.series import group_codes
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["zero_loss_rows"]
 

@@ -246,6 +246,37 @@ def test_optimizer_hooks_of_the_script_do_not_change_while_torch_iterates_over_t
     assert watched.said == [f"recording Linear, Linear to {watched.hook.out_dir}"]
 
 
+def test_a_model_whose_calls_cannot_be_observed_misses_its_first_step_only(
+    watch: Watch, read_run: ReadRun
+) -> None:
+    watched, weights = watch(include_collections=["weights", "gradients"]), []
+    layer = nn.Linear(4, 4)
+    optimizer = sgd(layer)
+    for _ in range(4):
+        optimizer.zero_grad()
+        layer.forward(torch.randn(2, 4)).sum().backward()
+        weights.append(layer.weight.detach().clone())
+        optimizer.step()
+    run = read_run(watched.hook)
+    assert run.steps("gradient/Linear_weight") == [0, 1, 2]
+    for step in range(3):
+        assert (run.value("Linear_weight", step) == weights[step + 1].numpy()).all()
+
+
+def test_a_first_step_of_an_optimizer_before_the_training_does_not_attach(
+    watch: Watch, read_run: ReadRun
+) -> None:
+    watched = watch(include_collections=["gradients", "outputs"])
+    model = Net()
+    optimizer = sgd(model)
+    optimizer.step()  # as some scripts do before they create a scheduler
+    assert not watched.hooks
+    train(model, optimizer, steps=2)
+    run = read_run(watched.hook)
+    assert run.steps("gradient/Net_fc1.weight") == [0, 1]
+    assert "Net_output_0" in run.names()
+
+
 @pytest.mark.parametrize("wrapper", ["plain", "DataParallel"])
 def test_without_an_optimizer_a_model_is_found_by_a_backward_that_reaches_it(
     watch: Watch, read_run: ReadRun, wrapper: str

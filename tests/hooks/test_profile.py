@@ -130,11 +130,12 @@ def test_older_configurations_are_windows_of_their_own(trained: Trained) -> None
 
 
 class Clock:
-    """A clock for profile_windows.py that the test sets."""
+    """A clock for profile_windows.py and profile_window.py that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1.7e9
-        monkeypatch.setattr("tdcore.hooks.profile_windows.time", self)
+        for module in ("profile_windows", "profile_window"):
+            monkeypatch.setattr(f"tdcore.hooks.{module}.time", self)
 
     def time(self) -> float:
         return self.now

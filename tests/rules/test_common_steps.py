@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from tdcore.rules import invoke_rule, run
+from tdcore.rules.columns import Columns
 from tdcore.rules.legacy import LegacyRule, Rule
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import mixed_series
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.source import COLUMNS
-from tdcore.rules.window import Columns, Window
+from tdcore.rules.window import Window
 from tdcore.trial import create_trial
 from tests.trial.clocks import evaluating, ranks
 

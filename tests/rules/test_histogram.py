@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tdcore.rules.columns import Columns
 from tdcore.rules.trace import Trace
-from tdcore.rules.window import Columns
 
 VALUES = st.lists(st.floats(-1e6, 1e6).map(lambda x: x if abs(x) > 1e-11 else 0.0), max_size=12)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcore.rules import OverallSystemUsage, Status
+from tdcore.rules import Finding, Need, OverallSystemUsage, Status, Window
+from tdcore.rules.base import Summary
 from tdcore.rules.engine import Engine
 from tdcore.rules.measures.distribution import STATISTICS, Distribution
 from tdcore.rules.trace import Trace
@@ -106,3 +108,29 @@ def test_the_summary_of_a_run_that_continues_is_in_the_verdict_so_far() -> None:
     (verdict,) = engine.verdicts(finished=False)
     assert verdict.status is Status.IN_PROGRESS
     assert verdict.summary["node-1"]["cpu (%)"]["max"] == 6.0
+
+
+class BrokenSummary:
+    """A user's summary that raises an exception."""
+
+    code: ClassVar[str] = "MINE1"
+    is_summary = True
+    system_columns = ("cpu_percent",)
+
+    def needs(self) -> Need:
+        return Need(what="system samples")
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        window.judged(1)
+        return iter(())
+
+    def summary(self, memory: Any) -> Summary:
+        raise ValueError("no table")
+
+
+def test_an_exception_in_a_summary_is_an_error_of_this_rule_only() -> None:
+    engine = Engine(sampled([5.0]).source(), [BrokenSummary(), OverallSystemUsage()])
+    engine.step()
+    broken, other = engine.verdicts(finished=True)
+    assert broken.text.startswith("error: ValueError: no table")
+    assert other.status is Status.NO_ISSUE

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tdcore.rules.columns import Mask
 from tdcore.rules.measures.phases import Phase, PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points
-from tdcore.rules.window import Mask
 
 
 def points(*phases: tuple[str, list[float]], every: int = 1) -> tuple[Points, Mask]:

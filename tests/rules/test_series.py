@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tdcore.rules.columns import Columns
 from tdcore.rules.measures.series import group_codes, groups
 from tdcore.rules.trace import Trace
-from tdcore.rules.window import Columns
 
 NAMES = ("attempt", "worker", "mode", "name", "origin", "step")
 FAR = 1 << 32  # the code does not count steps one by one over such distances
