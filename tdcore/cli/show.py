@@ -16,7 +16,6 @@ from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.text.step_text import step_text
-from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +69,7 @@ def command(
     if stat not in STATS:
         raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
     from tdcore.trial import create_trial
+    from tdcore.trial.missing_text import missing_lines
 
     with closing(create_trial(run, attempt=attempt)) as trial:
         of_mode = _mode(mode)
