@@ -128,7 +128,7 @@ export function Scroll({
 }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: the keys scroll.
-    <section class="table-scroll" aria-label={label} tabIndex={0}>
+    <section class="table-scroll" aria-label={`Table: ${label}`} tabIndex={0}>
       {children}
     </section>
   );
