@@ -7,6 +7,7 @@ import sys
 
 NAMES = {
     "slowdown": "training slowdown by save interval: tdcore, its peers, and the limit",
+    "view": "tdcore view in a browser: opening a run of 1,000,000 rows, first paint, heat map, panning",
     "read": "opening, querying and judging a run of 1,000,000 rows, compared with smdebug and pyarrow",
     "scale": "questions to runs of 10^5 to 10^8 rows: CPU and memory, compared with DuckDB and Polars",
     "rules": "all rules over 1,000,000 rows, a poll of a long run, and the delay from save to finding",

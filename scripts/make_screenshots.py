@@ -1,17 +1,23 @@
-"""Make the pictures of the documentation, docs/assets/*.svg, from the output of real commands.
+"""Make the pictures of the documentation in docs/assets: *.svg of commands, view-*.png of pages of the view.
 
-    python scripts/make_screenshots.py    needs torch and scikit-learn; takes about half a minute
+    python scripts/make_screenshots.py             all pictures; takes about a minute
+    python scripts/make_screenshots.py commands    or only these
+    python scripts/make_screenshots.py view
 
-The training is that of docs/tutorials/find-a-fault.md. The pictures contain no link to another host.
+Needs torch and scikit-learn, and for the pages Starlette, uvicorn, playwright and the program chromium. The
+commands show the training of docs/tutorials/find-a-fault.md, and the pages show the faulty run of the demo.
+The pictures contain no link to another host.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -27,7 +33,23 @@ PICTURES = {
 }
 
 
-def main() -> int:
+VIEWS = {
+    "view-overview": "overview?run=faulty",
+    "view-layers": "layers?run=faulty&kind=gradient",
+    "view-tensor": "tensor?run=faulty&name=gradient/SigmoidNet_head.weight",
+}
+VIEW_SIZE = {"width": 1280, "height": 720}
+
+
+def main(chosen: list[str]) -> int:
+    makers: dict[str, Callable[[], None]] = {"commands": make_commands, "view": make_view}
+    for name, make in makers.items():
+        if not chosen or name in chosen:
+            make()
+    return 0
+
+
+def make_commands() -> None:
     page = (ROOT / "docs" / "tutorials" / "find-a-fault.md").read_text()
     script = re.search(r'^```python title="train.py"\n(.*?)^```', page, re.DOTALL | re.MULTILINE)
     assert script is not None, "the page has no block with the title train.py"
@@ -36,7 +58,33 @@ def main() -> int:
         tdcore(folder, "run", "--quiet", "train.py")
         for name, arguments in PICTURES.items():
             picture(name, arguments, tdcore(folder, *arguments))
-    return 0
+
+
+def make_view() -> None:
+    from playwright.sync_api import sync_playwright
+
+    from tests.view.view_server import view_server
+    from tests.waiting import wait_until
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program is not None, "there is no chromium; install it with: apt-get install chromium"
+    with tempfile.TemporaryDirectory() as folder:
+        tdcore(folder, "demo", "--out", "runs/demo")
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        with view_server(f"{folder}/runs/demo") as server, sync_playwright() as driver:
+            wait_until(
+                lambda: server.get("rules", run="faulty").json["judged"] == "now", "the run was judged"
+            )
+            browser = driver.chromium.launch(executable_path=program, args=flags)
+            tab = browser.new_page(viewport=VIEW_SIZE)  # type: ignore[arg-type]
+            for name, address in VIEWS.items():
+                tab.goto(f"{server.url}#/{address}")
+                tab.locator("main canvas").first.wait_for()
+                tab.wait_for_timeout(1000)
+                # The folder of this run is of no interest.
+                tab.evaluate("document.querySelectorAll('.path').forEach(each => each.remove())")
+                tab.screenshot(path=ASSETS / f"{name}.png")
+            browser.close()
 
 
 def tdcore(folder: str, *arguments: str) -> str:
@@ -61,4 +109,5 @@ def picture(name: str, arguments: list[str], output: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.path.insert(0, str(ROOT))
+    raise SystemExit(main(sys.argv[1:]))

@@ -16,7 +16,6 @@ from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
 from tdcore.cli.tables import Name, plain_table
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
-from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     from tdcore.trial import RunEnd, Trial
@@ -53,6 +52,7 @@ def command(
       [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
     from tdcore.trial import create_trial, no_refresh
+    from tdcore.trial.missing_text import missing_lines
     from tdcore.trial.run_search import runs_below
 
     places = runs_below(path)

@@ -19,7 +19,6 @@ from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.text.step_text import step_text
-from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -80,6 +79,7 @@ def command(
     if watch and (time or json_output):
         raise ConfigError(f"--watch and {'--time' if time else '--json'} are given: use only one of them")
     from tdcore.trial import create_trial
+    from tdcore.trial.missing_text import missing_lines
 
     with closing(create_trial(run, attempt=attempt)) as trial:
         of_mode = _mode(mode)

@@ -15,7 +15,6 @@ import typer
 
 from tdcore.cli.output import console, shown
 from tdcore.errors import ConfigError
-from tdcore.trial.missing_text import missing_lines
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
@@ -85,6 +84,8 @@ def _write(trial: Trial, attempt: int | None, file: IO[str]) -> int:
 
 def _about(trial: Trial) -> dict[str, Any]:
     """Run id, status, and the data that is missing in the run."""
+    from tdcore.trial.missing_text import missing_lines
+
     about: dict[str, Any] = {"run_id": trial.run_id, "status": trial.status}
     missing = list(missing_lines(trial.missing(), len(trial.modes())))
     if missing:

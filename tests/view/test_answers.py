@@ -9,11 +9,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tdcore.errors import ConfigError, TdcoreError
 from tdcore.trial import create_trial
 from tdcore.view.answers import REQUESTS, OpenRun, RunSet, answer, list_runs
+from tests.trial.writer import RunWriter
 from tests.view.contract import check, unpacked
 from tests.view.some_runs import HOSTILE, RUNS
 
@@ -200,8 +202,6 @@ def test_all_runs_of_a_folder_are_listed_and_an_unreadable_run_has_its_error(tmp
 
 
 def test_answers_contain_new_rows_after_the_run_was_read_again(tmp_path: Path) -> None:
-    from tests.trial.writer import RunWriter
-
     writer = RunWriter(tmp_path / "run")
     with closing(OpenRun("x", str(tmp_path / "run"))) as run:
         assert requested(run, "tensors")["tensors"] == []
@@ -229,3 +229,22 @@ def test_judging_finds_the_fault_and_writes_nothing(places: dict[str, Path]) -> 
     assert layers["outlines"] or layers["first_bad"]
     assert sorted(place.rglob("*")) == before
     assert create_trial(place).findings() == []
+
+
+@pytest.mark.parametrize("backward", [True, False], ids=["backward order", "order of parameters"])
+@pytest.mark.parametrize("saved", ["all", "some", "none"])
+def test_gradients_are_in_the_order_of_the_model_in_whichever_order_they_were_recorded(
+    tmp_path: Path, backward: bool, saved: str
+) -> None:
+    names = [f"layer{at}.{part}" for at in range(12) for part in ("kernel", "offset")]
+    run = RunWriter(tmp_path)
+    for name in names:
+        if saved == "all" or (saved == "some" and name.endswith("kernel")):
+            run.add(name, np.ones(2, np.float32), step=0)
+    for name in reversed(names) if backward else names:
+        run.add(f"gradient/{name}", np.ones(2, np.float32), step=0, kind="gradient")
+    run.flush()
+    run.end()
+    with closing(OpenRun("x", str(tmp_path))) as opened_run:
+        rows = requested(opened_run, "layers", kind="gradient")["rows"]
+    assert [row["name"] for row in rows] == [f"gradient/{name}" for name in names]

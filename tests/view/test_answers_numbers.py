@@ -120,23 +120,29 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRun]:
         yield run
 
 
-def test_the_update_ratio_is_a_lower_bound_of_the_change_of_the_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize("payload", [True, False], ids=["values", "statistics"])
+def test_the_update_ratio_is_exact_with_values_and_else_a_lower_bound(tmp_path: Path, payload: bool) -> None:
     random = np.random.default_rng(5)
     run, weights, value = RunWriter(tmp_path), [], random.normal(size=20).astype(np.float32)
     steps = [0, 1, 4, 9]
     for step in steps:
         value = value + random.normal(size=20).astype(np.float32) * np.float32(0.1)
         weights.append(value.astype(np.float64))
-        run.add("w", value, step=step)
+        run.add("w", value, step=step, payload=payload)
     run.flush()
     run.end()
     with opened(tmp_path) as found:
-        bound = unpacked(answer(found, "layers", {"statistic": "update_ratio"})["mean"])
-    assert np.isnan(bound[0])
+        layers = answer(found, "layers", {"statistic": "update_ratio"})
+    assert layers["statistic"]["label"].endswith(", at least") is not payload
+    ratios = unpacked(layers["mean"])
+    assert np.isnan(ratios[0])
     for at in range(1, 4):
         change = np.linalg.norm(weights[at] - weights[at - 1]) / np.linalg.norm(weights[at - 1])
         per_step = change / (steps[at] - steps[at - 1])
-        assert 0 < bound[at] <= per_step * (1 + 1e-6)
+        if payload:
+            assert ratios[at] == pytest.approx(per_step, rel=1e-6)
+        else:
+            assert 0 < ratios[at] <= per_step * (1 + 1e-6)
 
 
 def test_the_range_of_colours_fits_the_scale_of_the_statistic(healthy: OpenRun) -> None:

@@ -127,6 +127,13 @@ export function useSettled<T>(value: T, milliseconds: number): T {
   return settled;
 }
 
+let ids = 0;
+
+/** An id for an element that no other element has. (The ids of Preact's hook repeat after a new rendering.) */
+export function useElementId(): string {
+  return useState(() => `e${++ids}`)[0];
+}
+
 /** Width and height of an element in CSS pixels, 0 until it is on the page. */
 export function useSize<E extends HTMLElement>(): [preactRef<E>, number, number] {
   const ref = useRef<E>(null);

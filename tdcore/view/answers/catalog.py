@@ -1,14 +1,7 @@
-"""Catalog: the tensors of a run in the order of the model, with kinds, modes and workers.
-
-The order of the model: weights and biases in the order in which a step saves them, which is the order of
-their definition; module outputs, inputs and losses in the order of execution; a gradient at the place of its
-parameter, and other gradients in reverse order of execution. Equal places are sorted by name, numbers by
-their value ("layer2" before "layer10"). Plain values; any thread.
-"""
+"""Catalog: the tensors of a run in the order of the model, with kinds, modes and workers. Plain values."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,11 +12,12 @@ import pyarrow as pa
 
 from tdcore.modes import ModeKeys
 from tdcore.view.answers.arrow import coded, is_in, whole_numbers
+from tdcore.view.answers.model_order import in_model_order
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
 
-__all__ = ["Catalog", "TensorEntry", "natural_key"]
+__all__ = ["Catalog", "TensorEntry"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -41,17 +35,6 @@ _COLUMNS = (
     "nbytes",
     "worker",
 )
-_PREFIX = "gradient/"
-_BACKWARD = frozenset({"gradient", "output_gradient"})
-# Groups of kinds, in order; kinds that are not listed come last.
-_GROUPS = {
-    kind: group
-    for group, kinds in enumerate(
-        (("loss",), ("metric",), ("weight", "bias"), ("gradient",), ("input", "output"), ("output_gradient",))
-    )
-    for kind in kinds
-}
-_NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +109,6 @@ class Catalog:
         return cls(tensors=_entries(table), rows=table.num_rows)
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key that orders numbers in names by their value."""
-    parts = _NUMBER.split(name)
-    return tuple((0, int(part), "") if at % 2 else (1, 0, part) for at, part in enumerate(parts))
-
-
 def _entries(table: pa.Table) -> dict[str, TensorEntry]:
     codes, names = coded(table, "name")
     status, statuses = coded(table, "status")
@@ -159,16 +136,7 @@ def _entries(table: pa.Table) -> dict[str, TensorEntry]:
         )
         for code, row in zip(there.tolist(), rows, strict=True)
     ]
-    places = {row["name"]: int(row["seq"]) for row in rows}
-    return {each.name: each for each in sorted(found, key=lambda each: _place(each, places))}
-
-
-def _place(entry: TensorEntry, places: dict[str, int]) -> tuple[Any, ...]:
-    own = places[entry.name]
-    if entry.kind in _BACKWARD:
-        own = places.get(entry.name.removeprefix(_PREFIX), -own)
-    group = _GROUPS.get(entry.kind, len(_GROUPS))
-    return (group, entry.kind if group == len(_GROUPS) else "", own, natural_key(entry.name))
+    return {each.name: each for each in in_model_order(found, [int(row["seq"]) for row in rows])}
 
 
 def _first_rows(codes: Ints, rows: Ints, size: int) -> Ints:

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.view.answers.buckets import StepColumns, reduced
+from tdcore.view.answers.changes import exact_update_ratios
 from tdcore.view.answers.frame import Frame, load_frame
 from tdcore.view.answers.names import matching
 from tdcore.view.answers.packing import pack_doubles, pack_floats, pack_octets
 from tdcore.view.answers.places import at, finding_json
 from tdcore.view.answers.scope import Scope, preferred
-from tdcore.view.answers.statistics import STATISTICS, bad_counts
+from tdcore.view.answers.statistics import STATISTICS, UPDATE_RATIO, bad_counts
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Finding
@@ -54,16 +55,25 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     of_mode = [name for name in everything if scope.mode in run.catalog.tensors[name].modes]
     names = matching(of_mode, parameters.text("pattern"))
     frame = load_frame(
-        run.trial, names, mode=scope.mode, worker=scope.worker, columns=statistic.columns, steps=scope.steps
+        run.trial,
+        names,
+        mode=scope.mode,
+        worker=scope.worker,
+        columns=statistic.columns,
+        steps=scope.steps,
+        more=("nbytes",) if statistic.id == UPDATE_RATIO else (),
     )
     over = StepColumns.over(frame.steps, scope.columns)
     shape = (len(names), len(over))
     cell = frame.tensor * len(over) + over.of_row
-    values = frame.values(statistic)
+    values, shown = frame.values(statistic), statistic.to_json()
+    if statistic.id == UPDATE_RATIO:
+        values, exact = exact_update_ratios(run.trial, frame, scope.mode, scope.worker, values)
+        shown["label"] += "" if exact else ", at least"
     found = reduced(values, cell, shape[0] * shape[1])
     outlines = _outlines(run, names, scope.mode, scope.worker, over)
     return {
-        "statistic": statistic.to_json(),
+        "statistic": shown,
         "statistics": [each.to_json() for each in STATISTICS.values()],
         "kind": kind,
         "kinds": kinds,

@@ -20,6 +20,7 @@ from tdcore.text.short_repr import cut
 from tdcore.trial import create_trial, no_refresh
 from tdcore.trial.run_search import runs_below
 from tdcore.view.answers.catalog import Catalog
+from tdcore.view.answers.model_order import natural_key
 from tdcore.view.answers.stored_findings import stored_findings
 
 if TYPE_CHECKING:
@@ -135,8 +136,6 @@ class RunSet:
 
     def search(self) -> list[str]:
         """Search for runs, and return their ids, in the order of numbers in their names."""
-        from tdcore.view.answers.catalog import natural_key
-
         below = runs_below(self._place)
         if below:
             found = {self._relative(path): path for path in below}

@@ -106,7 +106,7 @@ STATISTICS = {
     **COMMON,
     UPDATE_RATIO: _made(
         UPDATE_RATIO,
-        "change since the last saved step, at least",
+        "update ratio: change per step",
         "log",
         "min max mean m2 abs_sum square_sum",
         _column(UPDATE_RATIO),

@@ -94,7 +94,7 @@ def picture(values: Array, kind: str, cells: int) -> Picture:
 
 
 def _image(values: Array, cells: int) -> tuple[Array, str, str, str] | None:
-    """(the first image with its channels last, and the description of the part); None if it is no image."""
+    """(the first image, its channels last; descriptions of the part); None if the tensor is not an image."""
     if values.ndim not in (3, 4):
         return None
     first, which = (

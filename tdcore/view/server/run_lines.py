@@ -24,6 +24,7 @@ __all__ = ["RunLines"]
 
 _CHECK_SECONDS = 5.0  # between two checks of a run that is not open
 _REMOTE_CHECK_SECONDS = 60.0
+_YIELDS, _YIELD_SECONDS = 100, 0.1
 _STATUS_SECONDS = 30.0  # a run without new files may still change its status, because its process has died
 
 
@@ -38,10 +39,15 @@ class _Line:
 
 
 class RunLines:
-    """Lines by id of a run. changed: called with id and status of a run whose line differs from before."""
+    """Lines by id of a run.
 
-    def __init__(self, changed: Callable[[str, str], None]) -> None:
-        self._changed = changed
+    Args:
+        changed: Called with id and status of a run whose line differs from before.
+        busy: Whether pages wait for answers, which have priority.
+    """
+
+    def __init__(self, changed: Callable[[str, str], None], busy: Callable[[], bool]) -> None:
+        self._changed, self._busy = changed, busy
         self._worker = Worker("tdcore-view-lines")
         self._lines: dict[str, _Line] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -95,12 +101,20 @@ class RunLines:
     async def _make(self, entry: ListedRun, served: ServedRun | None) -> None:
         known = self._lines.get(entry.id)
         if served is None:
+            await self._yield_to_pages()
             made = await self._worker.call(lambda: _newer(entry, known))
         else:
             made = await _of_open(entry, served)
         self._lines[entry.id] = made
-        if known is not None and known.line != made.line:
+        if known is None or known.line != made.line:
             self._changed(entry.id, made.line["status"])
+
+    async def _yield_to_pages(self) -> None:
+        """Wait while pages wait for answers, but not for ever."""
+        for _ in range(_YIELDS):
+            await asyncio.sleep(_YIELD_SECONDS)  # the first page asks for its answer after the list of runs
+            if not self._busy():
+                break
 
 
 async def _of_open(entry: ListedRun, served: ServedRun) -> _Line:

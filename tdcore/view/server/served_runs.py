@@ -31,7 +31,7 @@ T = TypeVar("T")
 MAX_OPEN = 16
 _POLL_SECONDS = 0.5  # between two looks for new data of the open runs
 _SCAN_SECONDS, _REMOTE_SCAN_SECONDS = 2.0, 30.0  # between two searches for runs
-_FIRST_LINES_SECONDS = 1.0  # maximum time that a list of runs waits for lines that are missing
+_FIRST_LINES_SECONDS = 0.3  # maximum time that a list of runs waits for lines that are missing
 
 
 class ServedRuns:
@@ -56,7 +56,9 @@ class ServedRuns:
         self._scanning: asyncio.Task[None] | None = None
         self._open: dict[str, ServedRun] = {}
         self._scanner = Worker("tdcore-view-scan")
-        self._lines = RunLines(self._line_changed)
+        self._lines = RunLines(
+            self._line_changed, lambda: any(run.worker.busy for run in self._open.values())
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def scan(self, *, at_least_every: float = 0.0) -> None:
@@ -90,6 +92,9 @@ class ServedRuns:
     async def lines(self) -> list[dict[str, Any]]:
         """`RunLine` of the contract for each run, in the order of the numbers in their names."""
         await self.scan(at_least_every=self._scan_seconds)
+        if len(self._entries) == 1:  # the page shows this run next
+            with suppress(RunNotFound):
+                await self._served(next(iter(self._entries)))
         self._lines.expect(self._entries, self._open)
         await self._lines.complete(_FIRST_LINES_SECONDS)
         return list(map(self._lines.line, self._entries.values()))
@@ -133,7 +138,7 @@ class ServedRuns:
                 task.cancel()
 
     async def _scan(self) -> None:
-        from tdcore.view.answers.catalog import natural_key
+        from tdcore.view.answers.model_order import natural_key
 
         self._loop = asyncio.get_running_loop()
         try:

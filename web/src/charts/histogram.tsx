@@ -20,7 +20,22 @@ interface Props {
 }
 
 const HEIGHT = 240;
-const EXTRA = 2; // rows below the bins: zeros, bad values
+const EXTRA = 2; // rows below the bins: bad values, zeros
+const EXTRA_SHARE = 0.07; // height of each of them, as a share of the picture
+
+/** Lower edge of a row, as a share of the height from the bottom. */
+function edge(row: number, rows: number): number {
+  if (row <= EXTRA) return row * EXTRA_SHARE;
+  const base = EXTRA * EXTRA_SHARE;
+  return base + ((row - EXTRA) / (rows - EXTRA)) * (1 - base);
+}
+
+/** The row at a share of the height from the bottom. */
+function rowAt(share: number, rows: number): number {
+  const base = EXTRA * EXTRA_SHARE;
+  if (share < base) return Math.floor(share / EXTRA_SHARE);
+  return Math.min(rows - 1, EXTRA + Math.floor(((share - base) / (1 - base)) * (rows - EXTRA)));
+}
 
 export function HistogramChart({ histogram, whole, mode, range, onRange, onPick }: Props) {
   const { theme } = useApp();
@@ -47,8 +62,8 @@ export function HistogramChart({ histogram, whole, mode, range, onRange, onPick 
           if (!(share > 0)) continue;
           const color =
             row === 0 ? badColor : colors[Math.round(Math.min(1, Math.sqrt(share / data.most)) * 255)]!;
-          const bottom = h - Math.floor((row * h) / rows);
-          const top = h - Math.floor(((row + 1) * h) / rows) + (row < EXTRA ? 2 : 0);
+          const bottom = h - Math.floor(edge(row, rows) * h);
+          const top = h - Math.floor(edge(row + 1, rows) * h) + (row < EXTRA ? 2 : 0);
           for (let y = Math.max(0, top); y < bottom; y++) pixels[y * w + x] = color;
         }
       }
@@ -69,7 +84,7 @@ export function HistogramChart({ histogram, whole, mode, range, onRange, onPick 
       context.strokeStyle = ink(theme).muted;
       context.globalAlpha = 0.5;
       context.beginPath();
-      const y = Math.round(top + h - (EXTRA * h) / rows) + 0.5;
+      const y = Math.round(top + h - edge(EXTRA, rows) * h) + 0.5;
       context.moveTo(left, y);
       context.lineTo(left + w, y);
       context.stroke();
@@ -94,7 +109,7 @@ export function HistogramChart({ histogram, whole, mode, range, onRange, onPick 
         onReset={() => onRange(null)}
       />
       <p class="legend">
-        {at === null ? `${mode} step` : words(data, stepAt(at[0]), Math.floor((1 - at[1]) * rows), first)}
+        {at === null ? `${mode} step` : words(data, stepAt(at[0]), rowAt(1 - at[1], rows), first)}
       </p>
     </div>
   );
@@ -143,15 +158,15 @@ function shareAt(data: Decoded, column: number, row: number, first: number): num
 
 function magnitudeTicks(first: number, last: number, rows: number): Tick[] {
   const ticks: Tick[] = [
-    { at: 0.5 / rows, text: "NaN, ∞" },
-    { at: 1.5 / rows, text: "0" },
+    { at: edge(0.5, rows), text: "NaN, ∞" },
+    { at: edge(1.5, rows), text: "0" },
   ];
-  const crowded = rows > 22;
-  const lowest = Math.ceil((first + (crowded ? 3 : 1.5)) * Math.log10(2));
+  const lowest = Math.ceil(first * Math.log10(2));
   const every = Math.max(1, Math.ceil((rows * Math.log10(2)) / 8));
   for (let power = lowest; power <= (last + 1) * Math.log10(2); power++) {
     if (power % every !== 0) continue;
-    ticks.push({ at: (power / Math.log10(2) - first + EXTRA) / rows, text: logTickText(10 ** power) });
+    const at = edge(power / Math.log10(2) - first + EXTRA, rows);
+    if (at > edge(EXTRA, rows) + 0.03) ticks.push({ at, text: logTickText(10 ** power) }); // not into the label "0"
   }
   return ticks;
 }

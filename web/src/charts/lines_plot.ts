@@ -44,7 +44,11 @@ export function options({ latest, theme, log, width, height, onCursor }: Setting
   const lines: uPlot.Series[] = [{}];
   const bands: uPlot.Band[] = [];
   series.forEach((each, index) => {
-    const stroke: uPlot.Series = { stroke: each.color, width: each.width ?? 1.5, points: { size: 5 } };
+    const stroke: uPlot.Series = {
+      stroke: each.color,
+      width: each.width ?? 1.5,
+      points: { size: 5, fill: colors.surface },
+    };
     if (each.dash !== undefined) stroke.dash = [...each.dash];
     const edge: uPlot.Series = { stroke: "transparent", width: 0, points: { show: false } };
     lines.push(stroke, edge, edge);

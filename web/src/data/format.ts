@@ -37,6 +37,7 @@ export function counted(value: number, noun: string, plural = `${noun}s`): strin
 export function percent(share: number): string {
   if (!Number.isFinite(share)) return number(share);
   const value = share * 100;
+  if (value > 0 && value < 0.005) return `<${NARROW}0.01${NARROW}%`;
   const digits = value === 0 || Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 0.1 ? 1 : 2;
   return `${minus(String(Number(value.toFixed(digits))))}${NARROW}%`;
 }

@@ -112,7 +112,7 @@ function Matrix({ classes, matrix }: MatrixProps) {
         <caption>Rows: labels. Columns: predictions.</caption>
         <thead>
           <tr>
-            <th />
+            <td />
             {classes.map((each) => (
               <th class="num" key={each} scope="col">
                 {each}

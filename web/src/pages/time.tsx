@@ -7,7 +7,7 @@ import type { Time as Answer, Host, PhaseTimes } from "../contract.ts";
 import { line } from "../data/decode.ts";
 import { duration, percent } from "../data/format.ts";
 import type { Range } from "../data/range.ts";
-import { Choice, Empty, Panel, Waiting, workerOptions } from "../parts/controls.tsx";
+import { Choice, Empty, Panel, plain, Waiting } from "../parts/controls.tsx";
 import { setParameters, useAnswer, useApp } from "../state.ts";
 import { seriesColor } from "../theme.ts";
 import { sentence } from "./ranks.tsx";
@@ -26,7 +26,7 @@ export function Time() {
         <Choice
           label="Worker"
           value={data.worker}
-          options={workerOptions(data.workers).filter(({ value }) =>
+          options={plain(data.workers).filter(({ value }) =>
             app.source.has("time", { ...request, worker: value }),
           )}
           onChange={(worker) => setParameters(app, { worker })}
@@ -103,7 +103,7 @@ function HostPanel({ host }: { readonly host: Host }) {
   const { theme } = useApp();
   const [range, setRange] = useState<Range | null>(null);
   return (
-    <Panel title={host.host}>
+    <Panel title={host.host} note="seconds since the start of the run">
       <div class="small-multiples">
         {host.series.map((each, index) => (
           <HostChart

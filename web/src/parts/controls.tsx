@@ -1,6 +1,7 @@
 /** Small parts that the pages share. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { useElementId } from "../state.ts";
 
 interface Option {
   readonly value: string;
@@ -16,7 +17,7 @@ interface ChoiceProps {
 
 /** A choice of several: buttons for a few options, else a list. A single option is not a choice and is left out. */
 export function Choice({ label, value, options, onChange }: ChoiceProps) {
-  const id = useId();
+  const id = useElementId();
   if (options.length < 2) return null;
   const letters = options.reduce((sum, each) => sum + each.label.length, 0);
   if (options.length <= 4 && letters <= 32) {
@@ -72,7 +73,7 @@ export function PatternField(props: {
   readonly error: string;
   readonly onInput: (value: string) => void;
 }) {
-  const id = useId();
+  const id = useElementId();
   return (
     <label class="choice pattern">
       <span class="choice-label">Filter</span>
@@ -100,7 +101,7 @@ export function Panel(props: {
   readonly class?: string;
   readonly children: ComponentChildren;
 }) {
-  const id = useId();
+  const id = useElementId();
   return (
     <section class={`panel ${props.class ?? ""}`} aria-labelledby={id}>
       <header>
@@ -127,7 +128,7 @@ export function Scroll({
 }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: the keys scroll.
-    <section class="table-scroll" aria-label={label} tabIndex={0}>
+    <section class="table-scroll" aria-label={`Table: ${label}`} tabIndex={0}>
       {children}
     </section>
   );
@@ -185,7 +186,7 @@ export function Dialog(props: {
   readonly class?: string;
 }) {
   const ref = useRef<HTMLDialogElement>(null);
-  const id = useId();
+  const id = useElementId();
   useEffect(() => {
     ref.current?.showModal();
   }, []);

@@ -33,7 +33,7 @@ export function FindingLine({
 }) {
   const app = useApp();
   const [box, width] = useSize<HTMLDivElement>();
-  const left = Math.min(width * 0.4, 24 + 7 * Math.max(8, ...groups.map((group) => group.rule.length)));
+  const left = Math.min(width * 0.5, 24 + 7 * Math.max(8, ...groups.map((group) => group.rule.length)));
   const end = Math.max(1, last, ...groups.flatMap((group) => group.findings.map((each) => each.last.step)));
   const x = (step: number): number => left + (step / end) * Math.max(1, width - left - 14);
   const bottom = groups.length * 22 + 4;

@@ -1,5 +1,6 @@
 /** Choice of one tensor among many: a field that completes names. */
-import { useEffect, useId, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
+import { useElementId } from "../state.ts";
 
 interface Props {
   readonly value: string;
@@ -8,7 +9,7 @@ interface Props {
 }
 
 export function TensorChoice({ value, names, onChange }: Props) {
-  const id = useId();
+  const id = useElementId();
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);
   if (names.length < 2) return null;

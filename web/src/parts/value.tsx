@@ -254,7 +254,7 @@ function ValueTable({ value, data }: { readonly value: Value; readonly data: Num
       <table class="values">
         <thead>
           <tr>
-            <th />
+            <td />
             {Array.from({ length: columns }, (_, column) => (
               <th class="num" key={column}>
                 {column}
