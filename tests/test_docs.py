@@ -191,3 +191,22 @@ def test_the_page_about_times_of_steps_runs(tmp_path: Path, monkeypatch: pytest.
     exec(reading, names)
     assert names["times"].num_rows == 6
     assert list(names["slow"].columns)[:2] == ["mode", "mode_step"]
+
+
+def test_the_examples_about_notebooks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("runs/demo", "runs/other"):
+        model, criterion = Net(), nn.CrossEntropyLoss()
+        with Hook(place, save_config=td.SaveConfig(save_interval=5), save_all=True) as hook:
+            hook.register_module(model)
+            hook.register_loss(criterion)
+            train(model, criterion, 21)
+            with torch.no_grad():
+                model.eval()(torch.randn(8, 4))
+    names: dict[str, Any] = {}
+    for block in blocks("docs/notebooks.md"):
+        exec(block, names)
+    figures = [names[each] for each in ("picture", "gradients", "weights", "changes", "evaluation", "loss")]
+    figures += [names[each] for each in ("values", "workers", "both", "times")]
+    assert all(figure.axes for figure in figures)
+    assert (tmp_path / "layers.png").stat().st_size > 1000

@@ -55,6 +55,7 @@ def _draw_once(trial: Trial, out: Console, draw: Callable[[], None]) -> None:
     if not out.is_terminal:
         out.print(head)
         _drawn(trial, out, draw)
+        out.file.flush()  # a pipe would hold it back until its buffer is full
         return
     with out.capture() as captured:
         out.print(head)

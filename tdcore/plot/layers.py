@@ -112,31 +112,37 @@ def _cells(cell: Any, rows: Mask, shape: tuple[int, int]) -> Mask:
 
 def _draw_means(figure: RunFigure, axes: Axes, means: Floats, edges: Floats, statistic: Statistic) -> None:
     import matplotlib
-    from matplotlib.colors import LogNorm, Normalize
 
-    finite = means[np.isfinite(means)]
-    norm: Any
-    if statistic.scale == "share":
-        norm = Normalize(0.0, 1.0)
-    elif statistic.scale == "log":
-        positive = finite[finite > 0]
-        most = float(positive.max()) if positive.size else 1.0
-        least = max(float(positive.min()), most * 10.0**-_MOST_DECADES) if positive.size else 0.1
-        norm = LogNorm(least, most) if least < most else LogNorm(most / 10, most * 10)
-    else:
-        most = float(np.abs(finite).max(initial=0.0)) or 1.0
-        norm = Normalize(-most, most)
+    norm = _scale(means, statistic)
     colours = matplotlib.colormaps["PuOr" if statistic.scale == "diverging" else "viridis"]
-    colours = colours.with_extremes(under=_ZERO)
-    drawn = np.ma.masked_invalid(np.where(means == 0, -1.0, means) if statistic.scale == "log" else means)
+    drawn = np.ma.masked_invalid(means)
+    if statistic.scale == "log":
+        colours = colours.with_extremes(under=_ZERO)
+        drawn = np.ma.where(drawn <= 0, norm.vmin / 10, drawn)  # below the scale: it has no zero
     rows = np.arange(len(means) + 1) - 0.5
     mesh = axes.pcolormesh(edges, rows, drawn, norm=norm, cmap=colours, rasterized=True, gid="means")
     axes.set_facecolor("#d9d9d9")  # no value
-    below = statistic.scale == "log" and bool((finite <= 0).any())
+    below = statistic.scale == "log" and bool((means <= 0).any())
     bar = figure.colorbar(
         mesh, ax=axes, extend="min" if below else "neither", pad=0.01, fraction=0.04, aspect=30, shrink=0.95
     )
     bar.set_label(statistic.label + (" (darkest: zero)" if below else ""))
+
+
+def _scale(means: Floats, statistic: Statistic) -> Any:
+    """The colour scale, from the smallest to the largest value."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    finite = means[np.isfinite(means)]
+    if statistic.scale == "share":
+        return Normalize(0.0, 1.0)
+    if statistic.scale == "log":
+        positive = finite[finite > 0]
+        most = float(positive.max()) if positive.size else 1.0
+        least = max(float(positive.min()), most * 10.0**-_MOST_DECADES) if positive.size else 0.1
+        return LogNorm(least, most) if least < most else LogNorm(most / 10, min(most * 10, 1e308))
+    most = float(np.abs(finite).max(initial=0.0)) or 1.0
+    return Normalize(-most, most)
 
 
 def _draw_bad(axes: Axes, nan: Mask, infinite: Mask, edges: Floats) -> None:
