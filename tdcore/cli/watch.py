@@ -66,7 +66,7 @@ def _draw_once(trial: Trial, out: Console, draw: Callable[[], None]) -> None:
         left = len(lines) - out.height + 2
         lines = [
             *lines[: out.height - 2],
-            f"{left:,} more lines; show fewer tensors, or enlarge the terminal",
+            f"{left:,} more lines: give a pattern, or enlarge the terminal",
         ]
     out.file.write("\n".join(lines) + "\n")
     out.file.flush()
