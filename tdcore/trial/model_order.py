@@ -1,8 +1,8 @@
 """The order of a model's tensors: by kind, then by module, in the order of the modules in the model.
 
 The position of a weight is its first step and its `seq`, which follows the definitions of the modules. The
-position of a gradient or an optimizer state is that of its parameter. If a run has no weights, gradients are
-in the reverse of the order in which the backward pass computed them. Inputs and outputs are in the order of
+position of a gradient or an optimizer state is that of its parameter. If a run has no weights, gradients
+that were recorded in the order of the backward pass are reversed. Inputs and outputs are in the order of
 execution.
 
 A name is a path such as "Net_blocks", "10", "fc", "weight". Siblings in the tree of these paths are sorted by
@@ -40,10 +40,11 @@ _PARAMETER = frozenset({"weight", "bias"})
 _OF_PARAMETER = frozenset({"gradient", "optimizer_state", "custom", "reduction"})
 _BACKWARD = frozenset({"gradient", "output_gradient"})
 _OF_CALL = re.compile(r"(.*)_((?:input|output)_[0-9]+)", re.ASCII | re.DOTALL)
+_DIGIT = re.compile(r"[0-9]", re.ASCII)
 _SEPARATORS = re.compile(r"[./]")
 
 _Path: TypeAlias = "tuple[str, ...]"
-_Position: TypeAlias = "tuple[int, int]"
+_Position: TypeAlias = "tuple[int, int, int]"  # step, seq, number after this position
 
 
 class FirstRow(NamedTuple):
@@ -78,13 +79,44 @@ def _positions(names: list[str], first_rows: Mapping[str, FirstRow]) -> dict[str
     """Position of each tensor of one group."""
     rows = {name: first_rows.get(name, FirstRow("", 0, 0)) for name in names}
     parameters = {
-        name: first_rows[parameter]
+        name: (first_rows[parameter].step, first_rows[parameter].seq, 0)
         for name in names
         if rows[name].kind in _OF_PARAMETER and (parameter := _parameter(name, first_rows))
     }
+    recorded: dict[str, _Position] = {name: (row.step, row.seq, 0) for name, row in rows.items()}
     if len(parameters) == len(names):
-        return {name: (row.step, row.seq) for name, row in parameters.items()}
-    return {name: (row.step, -row.seq if row.kind in _BACKWARD else row.seq) for name, row in rows.items()}
+        return parameters
+    if rows[names[0]].kind not in _BACKWARD:
+        return recorded | parameters
+    return _gradient_positions(recorded, parameters)
+
+
+def _gradient_positions(
+    recorded: Mapping[str, _Position], parameters: Mapping[str, _Position]
+) -> dict[str, _Position]:
+    """Position of each gradient: that of its parameter, else after the gradient before it.
+
+    Frameworks record the gradients of a step in the order of the backward pass, or in the order of the
+    parameters. The positions of parameters show which order it is, or else the numbers in names; without both
+    it is the order of the backward pass.
+    """
+    known = list(parameters) if len(parameters) > 1 else [name for name in recorded if _DIGIT.search(name)]
+    ranked = sorted(known, key=parameters.__getitem__ if len(parameters) > 1 else natural_key)
+    is_backward = _is_reversed([recorded[name] for name in ranked])
+    found: dict[str, _Position] = {}
+    last: _Position = (-1, 0, 0)
+    in_steps = sorted(recorded, key=lambda name: (recorded[name][0], -recorded[name][1]))
+    for name in in_steps if is_backward else sorted(recorded, key=recorded.__getitem__):
+        last = parameters[name] if name in parameters else (last[0], last[1], last[2] + 1)
+        found[name] = last
+    return found
+
+
+def _is_reversed(positions: list[_Position]) -> bool:
+    """Whether positions fall rather than rise along the list; also if they do neither."""
+    middle = (len(positions) - 1) / 2
+    ranks = sorted(range(len(positions)), key=positions.__getitem__)
+    return sum((rank - middle) * (at - middle) for rank, at in enumerate(ranks)) <= 0
 
 
 def _parameter(name: str, first_rows: Mapping[str, FirstRow]) -> str:

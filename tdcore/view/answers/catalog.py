@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tdcore.modes import ModeKeys
 from tdcore.view.answers.arrow import coded, is_in, whole_numbers
-from tdcore.view.answers.model_order import in_model_order
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
@@ -26,7 +25,6 @@ _COLUMNS = (
     "kind",
     "mode",
     "mode_step",
-    "seq",
     "origin",
     "dtype",
     "shape",
@@ -106,7 +104,10 @@ class Catalog:
         kinds, kind_texts = coded(table, "kind")
         keep = np.flatnonzero(~is_in(kinds, kind_texts, ("reduction",)))
         table = table.take(pa.array(keep)) if len(keep) < table.num_rows else table
-        return cls(tensors=_entries(table), rows=table.num_rows)
+        entries = _entries(table)
+        return cls(
+            tensors={name: entries[name] for name in trial.in_model_order(entries)}, rows=table.num_rows
+        )
 
 
 def _entries(table: pa.Table) -> dict[str, TensorEntry]:
@@ -122,8 +123,8 @@ def _entries(table: pa.Table) -> dict[str, TensorEntry]:
     valued[codes[np.asarray(table.column("nbytes").is_valid().to_numpy(), dtype=np.bool_)]] = True
     modes, workers = (_texts_of(table, each, codes, len(names)) for each in ("mode", "worker"))
     rows = table.take(pa.array(first[there])).to_pylist()  # one row per tensor
-    found = [
-        TensorEntry(
+    return {
+        row["name"]: TensorEntry(
             name=row["name"],
             kind=row["kind"],
             origin=row["origin"] or "",
@@ -135,8 +136,7 @@ def _entries(table: pa.Table) -> dict[str, TensorEntry]:
             workers=workers[code],
         )
         for code, row in zip(there.tolist(), rows, strict=True)
-    ]
-    return {each.name: each for each in in_model_order(found, [int(row["seq"]) for row in rows])}
+    }
 
 
 def _first_rows(codes: Ints, rows: Ints, size: int) -> Ints:

@@ -138,7 +138,7 @@ class ServedRuns:
                 task.cancel()
 
     async def _scan(self) -> None:
-        from tdcore.view.answers.model_order import natural_key
+        from tdcore.text.natural_order import natural_key
 
         self._loop = asyncio.get_running_loop()
         try:
