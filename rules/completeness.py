@@ -31,7 +31,7 @@ _PATIENCE = 10  # times `settle`, for workers that record the ends of their step
 
 WorkerAttempt = tuple[int, str]  # attempt and worker
 Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
+Stretches = npt.NDArray[np.int64]
 
 
 class Completeness:
@@ -48,20 +48,22 @@ class Completeness:
         self._arrived: dict[WorkerAttempt, float] = {}  # arrival of the last rows
         self._whole: dict[WorkerAttempt, int] = {}  # last step whose end was recorded
 
-    def of(self, index: Index, waiting: Rows, fresh: Rows, ended: Collection[WorkerAttempt]) -> Mask:
-        """Mask of the rows of complete steps: first the `waiting` rows, then the `fresh` rows.
+    def of(
+        self, index: Index, waiting: Stretches, fresh: Stretches, ended: Collection[WorkerAttempt]
+    ) -> Mask:
+        """Mask of the stretches of complete steps: first the `waiting` ones, then the `fresh` ones.
 
         Args:
-            index: The index of the run.
-            waiting: Rows of steps that were incomplete at the last call.
-            fresh: Rows that arrived since the last call.
+            index: The index of the run. Its stretches are sequences of rows of one worker and step.
+            waiting: Stretches of steps that were incomplete at the last call.
+            fresh: Stretches that arrived since the last call.
             ended: Workers and attempts that write no further rows.
         """
-        rows, now = np.concatenate([waiting, fresh]), self._clock()
-        texts = index.texts("worker")
-        attempt, worker = (index.column(name)[rows].astype(np.int64) for name in ("attempt", "worker"))
-        step = index.own_steps[rows]
-        complete = np.zeros(len(rows), dtype=np.bool_)
+        read, now = np.concatenate([waiting, fresh]), self._clock()
+        texts, stretches = index.texts("worker"), index.stretches
+        attempt, worker = (stretches.column(name)[read].astype(np.int64) for name in ("attempt", "worker"))
+        step = stretches.own_steps[read]
+        complete = np.zeros(len(read), dtype=np.bool_)
         pairs = attempt * len(texts) + worker
         for pair in np.unique(pairs).tolist():
             mine = pairs == pair

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow.compute as pc
+
 from tdcore.actions.base import notice_key
 from tdcore.actions.dispatcher import CLOSE_TIMEOUT, ActionDispatcher
 from tdcore.errors import SinkError
@@ -105,24 +107,18 @@ class Engine:
             RunCorrupt: The run is damaged.
             SinkError: The run cannot be read. The next call continues at the same place.
         """
-        batch = self.source.next(self._columns, everything=everything)
-        rows = batch.table.num_rows
-        newly_ended = batch.ended - self._ended
-        self._ended = batch.ended
-        runs = self._runs
-        if not rows and not newly_ended:
-            runs = [run for run in runs if getattr(run.rule, "each_look", False)]
-        columns = Columns(batch.table)
-        self._seen.add(columns)
         found: list[Finding] = []
         self.news = []
-        for run in runs:
-            if judges_tensors(run.rule):
-                self._check(run, self._window(run, columns, batch), found)
+        batch = self.source.next(self._columns, everything=everything)
+        changed = self._check_batch(batch, found)
+        while batch.more:
+            batch = self.source.next(self._columns, everything=everything)
+            changed |= self._check_batch(batch, found)
+            self.news = list({finding.key: finding for finding in self.news}.values())  # the newest of each
         recorded = self._check_recorded(batch, found)
         for findings in (found, self.news):
             findings.sort(key=lambda finding: (finding.attempt, finding.step))
-        self.changed = bool(rows or recorded or newly_ended or self.news or self._pending)
+        self.changed = bool(changed or recorded or self.news or self._pending)
         self._pending += self.news
         self._write_findings()
         self._dispatcher.try_again(self.source, self._sink)
@@ -133,6 +129,21 @@ class Engine:
         untold = self._dispatcher.untold()
         self.changed, self._untold = self.changed or untold != self._untold, untold
         return found
+
+    def _check_batch(self, batch: RowBatch, found: list[Finding]) -> bool:
+        """Check the rows of a batch; add to `found` and `news`. Return whether rows or ends are new."""
+        rows = batch.table.num_rows
+        newly_ended = batch.ended - self._ended
+        self._ended = batch.ended
+        runs = self._runs
+        if not rows and not newly_ended:
+            runs = [run for run in runs if getattr(run.rule, "each_look", False)]
+        columns = Columns(batch.table)
+        self._seen.add(columns)
+        for run in runs:
+            if judges_tensors(run.rule):
+                self._check(run, self._window(run, columns, batch), found)
+        return bool(rows or newly_ended)
 
     def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
         """The verdict of each rule. finished: whether the run has ended and all of its rows were checked."""
@@ -258,13 +269,19 @@ class Engine:
             payload=batch.payload,
             room=self._max_findings,
             coverage=run.coverage,
-            now_ns=self._clock_ns(),
+            now_ns=self._now_ns(batch),
             run_patterns=self._run_patterns,
             notes=self.source.notes,
             epoch=self.source.epoch,
             world_size=0 if training is None else training.world_size,
             **recorded,
         )
+
+    def _now_ns(self, batch: RowBatch) -> int:
+        """Time of day of the poll; if more rows follow, the time of the newest row of the batch."""
+        if batch.more and batch.table.num_rows:
+            return int(pc.max(batch.table.column("time_ns")).as_py())
+        return self._clock_ns()
 
     def _write_findings(self, *, everything: bool = False) -> None:
         """Write the findings that must be written now; everything: all findings that have changed."""

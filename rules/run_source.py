@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunSource"]
 
-_NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_NONE: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_BATCH_ROWS = 250_000  # approximate maximum number of rows of a batch; a step is never divided
 
 
 class RunSource:
@@ -85,8 +86,11 @@ class RunSource:
         self._first_attempt: int | None = None  # set at the first poll that finds an attempt
         self._settle = settle
         self._clock = clock
-        self._seen = 0  # number of rows of the index that were read
-        self._waiting = _NO_ROWS  # rows of steps that are not complete
+        self._seen = 0  # number of stretches of the index that were read
+        self._waiting = _NONE  # stretches of steps that are not complete
+        # Stretches of complete steps, by batch, the last batch first.
+        self._backlog: list[npt.NDArray[np.int64]] = []
+        self._told: Ended = frozenset()  # `ended` of the last batch
         self._completeness = Completeness(settle.total_seconds(), clock)
         self._over = False  # the newest attempt has ended, or died
         self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt
@@ -107,7 +111,7 @@ class RunSource:
         """
         from tdcore.trial.intervals import Intervals
 
-        index, waiting = self._index, self._waiting
+        index, waiting = self._index, self._index.stretches.rows_of(self._waiting)
         workers, attempts, tickets = (index.column(each)[waiting] for each in ("worker", "attempt", "ticket"))
         texts = index.texts("worker")
         done: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -146,34 +150,62 @@ class RunSource:
         Raises RunCorrupt for a damaged index, SinkError if the place cannot be read, ConfigError if another
         run is there now.
         """
-        from tdcore.trial.captures import resolve
+        from tdcore.trial.captures import CAPTURE_COLUMNS, resolve
+        from tdcore.trial.statistics import needed_columns, stats_table
+
+        index = self._index
+        if not self._backlog:
+            self._read(everything=everything)
+        rows = index.stretches.rows_of(np.sort(self._backlog[-1]))
+        with index.hold(rows, [*CAPTURE_COLUMNS, *needed_columns(columns)]):
+            captures = resolve(index, rows)
+            table = stats_table(index, captures, columns)
+        if index.common.differs:
+            own = index.own_steps[captures.first_rows]
+            table = table.append_column("own_step", pa.array(own))
+        self._backlog.pop()  # at the end, so that the rows are read again after an exception
+        if not self._backlog:
+            self._told = self._ended()
+        return RowBatch(
+            table=table,
+            payload=lambda row: self._payload(captures, row),
+            ended=self._told,
+            more=bool(self._backlog),
+        )
+
+    def _read(self, *, everything: bool) -> None:
+        """Read new rows of the run, and divide those of complete steps into batches. See `next`."""
         from tdcore.trial.left_out import left_out_of
-        from tdcore.trial.statistics import stats_table
 
         self._read_documents()  # before the rows: a worker that has ended has written all its rows
         index = self._index
         index.advance()
         if self._progress is not None:
             self._progress.read_rows()
-        fresh = np.arange(self._seen, len(index), dtype=np.int64)
+        fresh = np.arange(self._seen, len(index.stretches), dtype=np.int64)
         fresh = fresh[self._in_attempts(fresh)]
-        rows = np.concatenate([self._waiting, fresh])
-        complete = np.ones(len(rows), dtype=np.bool_) if everything else self._complete(fresh)
-        captures = resolve(index, rows[complete])
-        if self._progress is not None and (len(fresh) or len(captures)):
+        read = np.concatenate([self._waiting, fresh])
+        complete = np.ones(len(read), dtype=np.bool_) if everything else self._complete(fresh)
+        if self._progress is not None and (len(fresh) or complete.any()):
             self._collections = _collections(self.sink)
             self._members = _members(self._collections, self.patterns)
             self._notes = _notes(self.sink)
             self._left_out = left_out_of(self._notes.get(self._newest(), {}))
-        table = stats_table(index, captures, columns)
-        if index.common.differs:
-            own = index.own_steps[captures.first_rows]
-            table = table.append_column("own_step", pa.array(own))
-        self._seen, self._waiting = (
-            len(index),
-            rows[~complete],
-        )  # at the end, so that the rows are read again after an exception
-        return RowBatch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
+        self._backlog = self._batches(read[complete])
+        self._seen, self._waiting = len(index.stretches), read[~complete]
+
+    def _batches(self, complete: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Divide stretches into batches of whole steps; at least one, the first batch last."""
+        stretches = self._index.stretches
+        sizes = stretches.lengths[complete]
+        if int(sizes.sum()) <= _BATCH_ROWS:
+            return [complete]
+        steps = stretches.column("step")[complete]
+        order = np.argsort(steps, kind="stable")
+        steps, number = steps[order], np.cumsum(sizes[order]) // _BATCH_ROWS
+        begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1))  # of each step
+        cuts = begins[np.flatnonzero(np.diff(number[begins])) + 1]
+        return [complete[part] for part in reversed(np.split(order, cuts))]
 
     def samples(self) -> Iterator[pa.Table]:
         """See Source.samples. Call it after `next`."""
@@ -297,10 +329,10 @@ class RunSource:
         }
         return frozenset(pairs | {(attempt, worker) for worker, attempt in progress.ends})
 
-    def _in_attempts(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        attempts = self._index.column("attempt")[rows]
+    def _in_attempts(self, stretches: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        attempts = self._index.stretches.column("attempt")[stretches]
         if self._attempt == "all":
-            return np.ones(len(rows), dtype=np.bool_)
+            return np.ones(len(stretches), dtype=np.bool_)
         if isinstance(self._attempt, int):
             return np.asarray(attempts == self._attempt)
         return np.asarray(attempts >= self._first())

@@ -45,11 +45,15 @@ class RowBatch:
             (Columns.own_steps).
         payload: Reads the values of one row.
         ended: (attempt, worker) pairs that have no rows after these.
+        more: Whether the next call of Source.next returns further rows that are complete now. A long history
+            is returned in several batches of whole steps, so that the memory does not grow with the run.
+            Rules judge each of them as at the time of its newest row.
     """
 
     table: pa.Table
     payload: Callable[[int], npt.NDArray[Any]]
     ended: Ended
+    more: bool = False
 
 
 class Source(Protocol):

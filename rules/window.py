@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tdcore.rules.step_times import StepTimes
 
 __all__ = ["Coverage", "Members", "Unlisted", "Window", "compile_pattern"]
+
+_MAX_MATCHES = 1 << 17  # texts whose results are kept for the next window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +134,8 @@ class Window:
     def _named(self, patterns: tuple[str, ...]) -> Mask:
         if self.run_patterns is not None:
             return self._named_by_run(patterns, self.run_patterns)
-        tests = [compile_pattern(pattern) for pattern in patterns]
-        return self.columns.where("name", lambda name: any(test.search(name) for test in tests))
+        known = _matches_of(patterns)
+        return self.columns.where("name", known.__getitem__)
 
     def _named_by_run(self, patterns: tuple[str, ...], engine: RunPatterns) -> Mask:
         found = engine.matching(patterns, self.columns.texts("name"))
@@ -298,6 +301,23 @@ KIND_OF_COLLECTION = {
     "hyperparameters": "hyperparameter",
     "metrics": "metric",
 }
+
+
+class _Matches(dict[str, bool]):
+    """Whether one of some patterns is found in a text, computed once for each text."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        super().__init__()
+        self._tests = [compile_pattern(pattern) for pattern in patterns]
+
+    def __missing__(self, text: str) -> bool:
+        found = any(test.search(text) for test in self._tests)
+        if len(self) < _MAX_MATCHES:
+            self[text] = found
+        return found
+
+
+_matches_of = lru_cache(maxsize=128)(_Matches)
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -76,7 +76,7 @@ def ask_show(folder: str) -> Any:
 
 
 def ask_ls(folder: str) -> Any:
-    """`tdcore ls` of the folder above the run."""
+    """`tdcore ls` of the run."""
     return _command("ls", folder)
 
 

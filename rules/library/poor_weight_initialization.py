@@ -13,7 +13,7 @@ from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.columns import Floats, Ints, Mask
 from tdcore.rules.measures.early_steps import PROGRESS, EarlySteps
 from tdcore.rules.measures.format import rounded
-from tdcore.rules.measures.initial import equal_weights, gradient_ranges, variances
+from tdcore.rules.measures.initial import equal_weights, gradient_ranges, matrices, variances
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
 from tdcore.rules.window import Window, compile_pattern
@@ -138,23 +138,49 @@ class PoorWeightInitialization:
         inputs, losses = self._inputs(window), window.in_collections(["losses"])
         gradients, weights = window.kind("gradient"), window.kind("weight")
         wanted &= inputs | losses | gradients | weights
-        for attempt, worker, group in groups(columns, np.flatnonzero(wanted), "attempt", "worker"):
-            opening = window.memory.setdefault((attempt, worker), EarlySteps())
-            if opening.over:
-                continue
-            unit = columns.ints("mode_step")[group]
-            for step in _first_steps(unit, self.steps + 1):
-                if len(opening.steps) == self.steps and step not in opening.steps:
-                    yield from self._close(window, opening)
-                    break
-                rows = group[unit == step]
-                yield from self._step(window, opening, step, rows, (inputs, gradients, weights, losses))
+        plan = list(self._plan(window, np.flatnonzero(wanted)))
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *(each for _, _, each in plan)])
+        counted = rows[window.counted[rows]]
+        measured = _Measured(
+            variances=_by_row(window, *variances(window, counted[inputs[counted]])),
+            ranges=_by_row(window, *gradient_ranges(window, counted[gradients[counted]])),
+            matrices=matrices(window, counted[weights[counted]]),
+        )
+        for opening, step, rows in plan:
+            if step < 0:
+                yield from self._close(window, opening)
+            else:
+                yield from self._step(
+                    window, opening, step, rows, (inputs, gradients, weights, losses), measured
+                )
         for key, opening in window.memory.items():
             if not opening.over and (key in window.ended or len(opening.steps) == self.steps):
                 yield from self._close(window, opening)
 
+    def _plan(self, window: Window, wanted: Ints) -> Iterator[tuple[EarlySteps, int, Ints]]:
+        """(state, step, rows) of each step to judge, by worker; step -1: a worker's first steps are over."""
+        columns = window.columns
+        for attempt, worker, group in groups(columns, wanted, "attempt", "worker"):
+            opening = window.memory.setdefault((attempt, worker), EarlySteps())
+            if opening.over:
+                continue
+            unit = columns.ints("mode_step")[group]
+            steps = set(opening.steps)
+            for step in _first_steps(unit, self.steps + 1):
+                if len(steps) == self.steps and step not in steps:
+                    yield opening, -1, group[:0]
+                    break
+                steps.add(step)
+                yield opening, step, group[unit == step]
+
     def _step(
-        self, window: Window, opening: EarlySteps, step: int, rows: Ints, which: tuple[Mask, Mask, Mask, Mask]
+        self,
+        window: Window,
+        opening: EarlySteps,
+        step: int,
+        rows: Ints,
+        which: tuple[Mask, Mask, Mask, Mask],
+        measured: _Measured,
     ) -> Iterator[Finding]:
         counted = rows[window.counted[rows]]
         inputs, gradients, weights, losses = (counted[mask[counted]] for mask in which)
@@ -163,7 +189,10 @@ class PoorWeightInitialization:
         values = scalar_losses(window, losses)
         if values.size:
             opening.losses[step] = float(values.mean())
-        evidence = {"variance": self._variance(window, inputs), "gradient": self._gradient(window, gradients)}
+        evidence = {
+            "variance": self._variance(window, *_of(measured.variances, inputs)),
+            "gradient": self._gradient(window, *_of(measured.ranges, gradients)),
+        }
         for kind, (judged, finding) in evidence.items():
             window.judged(judged)
             if judged:
@@ -175,7 +204,7 @@ class PoorWeightInitialization:
                 yield self._stale(window, int(losses[-1]))
             return
         if len(opening.steps) <= 3:
-            for row, alike in equal_weights(window, weights, opening):
+            for row, alike in equal_weights(window, weights[measured.matrices[weights]], opening):
                 yield self._equal(window, row, alike)
             window.judged(weights.size)
 
@@ -211,9 +240,8 @@ class PoorWeightInitialization:
         by_module = window.columns.where("origin", lambda origin: origin.rpartition(".")[2] in _MODULES)
         return window.kind("input") & by_module | window.named([".*relu_input"])
 
-    def _variance(self, window: Window, inputs: Ints) -> tuple[int, Finding | None]:
+    def _variance(self, window: Window, rows: Ints, values: Floats) -> tuple[int, Finding | None]:
         """(number of judged layers, finding about their variances)."""
-        rows, values = variances(window, inputs)
         if rows.size < 2:
             return 0, None
         if self.compat:
@@ -242,9 +270,8 @@ class PoorWeightInitialization:
             do=_DO,
         )
 
-    def _gradient(self, window: Window, gradients: Ints) -> tuple[int, Finding | None]:
+    def _gradient(self, window: Window, rows: Ints, ranges: Floats) -> tuple[int, Finding | None]:
         """(number of judged layers, finding about the ranges of their gradients)."""
-        rows, ranges = gradient_ranges(window, gradients)
         if rows.size < (1 if self.compat else 2):
             return 0, None
         at, largest = int(ranges.argmin()), float(ranges.max())
@@ -289,6 +316,33 @@ class PoorWeightInitialization:
             why=f"no new minimum of the loss within the last {self.patience} saved steps",
             do=_DO,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """Measures of all rows that are judged in a window, by row.
+
+    variances, ranges: The rows that have the measure, and its values.
+    matrices: Whether a row is a weight with two or more axes that can have equal parts.
+    """
+
+    variances: tuple[Mask, Floats]
+    ranges: tuple[Mask, Floats]
+    matrices: Mask
+
+
+def _by_row(window: Window, rows: Ints, values: Floats) -> tuple[Mask, Floats]:
+    """Values by row of the window, and which rows have a value."""
+    has, found = np.zeros(len(window), dtype=np.bool_), np.zeros(len(window))
+    has[rows], found[rows] = True, values
+    return has, found
+
+
+def _of(measure: tuple[Mask, Floats], rows: Ints) -> tuple[Ints, Floats]:
+    """(rows with the measure, their values), in order."""
+    has, values = measure
+    rows = rows[has[rows]]
+    return rows, values[rows]
 
 
 def _first_steps(units: Ints, number: int) -> list[int]:

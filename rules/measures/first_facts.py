@@ -138,7 +138,8 @@ def _take(window: Window, first: FirstSteps, rows: Ints, *, values: bool) -> Non
 
 def _without_known(window: Window, first: FirstSteps, rows: Ints) -> Ints:
     """The rows without a value, and the first row with a value of each tensor that has no history yet."""
-    absent = window.columns.where("status", "absent".__eq__)
+    columns = window.columns
+    absent = columns.shared(("absent",), lambda: columns.where("status", "absent".__eq__))
     found = [rows[absent[rows]]]
     for mode, name, group in groups(window.columns, rows[~absent[rows]], "mode", "name"):
         if (mode, name) not in first.histories:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tdcore.rules.columns import Floats, Ints
 from tdcore.rules.measures.early_steps import EarlySteps
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.window import Window
 
-__all__ = ["equal_weights", "gradient_ranges", "variances"]
+__all__ = ["equal_weights", "gradient_ranges", "matrices", "variances"]
 
 _MIN_ELEMENTS = 20
 
@@ -51,7 +53,9 @@ def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 
 
 def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[tuple[int, str]]:
-    """(row, description of the equal parts) for weights with two or more axes that start with equal parts.
+    """(row, description of the equal parts) for weights that start with equal parts.
+
+    rows: weights with two or more axes, see `matrices`.
 
     The first saved step is checked. Weights of zeros are checked at the third saved step, because the first
     learning rate of a warm-up may be 0.
@@ -59,15 +63,12 @@ def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[t
     columns = window.columns
     for row in rows.tolist():
         name = columns.text("name", row)
-        shape = columns.table.column("shape")[row].as_py() or []
-        if len(shape) < 2 or shape[0] < 2 or window.finite[row] <= shape[0]:
-            continue
         zero = columns.floats("abs_max")[row] == 0
         if len(opening.steps) == 1:
             if zero:
                 opening.zeros.add(name)
                 continue
-            alike = _alike(window, row, shape)
+            alike = _alike(window, row)
         else:
             opening.zeros -= set() if zero else {name}
             alike = "weights" if zero and name in opening.zeros and len(opening.steps) == 3 else ""
@@ -75,7 +76,20 @@ def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[t
             yield row, alike
 
 
-def _alike(window: Window, row: int, shape: list[int]) -> str:
+def matrices(window: Window, rows: Ints) -> npt.NDArray[np.bool_]:
+    """Mask of the rows of the window that are among `rows`, and have two or more axes and several neurons."""
+    found = np.zeros(len(window), dtype=np.bool_)
+    shapes = window.columns.table.column("shape").take(pa.array(rows)).combine_chunks()
+    if len(rows):
+        axes = np.asarray(pc.fill_null(pc.list_value_length(shapes), 0).to_numpy(zero_copy_only=False))
+        some = axes >= 2
+        rows, shapes = rows[some], shapes.filter(pa.array(some))
+        neurons = np.asarray(pc.list_element(shapes, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+        found[rows[(neurons >= 2) & (window.finite[rows] > neurons)]] = True
+    return found
+
+
+def _alike(window: Window, row: int) -> str:
     if window.columns.floats("min")[row] == window.columns.floats("max")[row]:
         return "weights"
     if not window.columns.present("nbytes")[row]:
@@ -83,6 +97,7 @@ def _alike(window: Window, row: int, shape: list[int]) -> str:
     values: npt.NDArray[Any] | None = read_values(window, row, "weight")
     if values is None:
         return ""
+    shape = window.columns.table.column("shape")[row].as_py()
     neurons = np.reshape(values, (shape[0], -1))
     if bool(np.all(neurons == neurons[:, :1])):
         return "weights within each neuron"

@@ -12,7 +12,7 @@ import typer
 
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
-from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
+from tdcore.cli.steps import spans_of_tensors, spans_text
 from tdcore.cli.tables import Name, plain_table
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MAX_ERROR, _MAX_LINE = 600, 2000  # maximum numbers of characters
+_MAX_WORKERS = 16  # whose names are printed
 
 
 def command(
@@ -99,9 +100,7 @@ def _summary(trial: Trial, only: int | None = None) -> dict[str, Any]:
         trial: A frozen trial, which reads no new data.
         only: The attempt for which the trial was opened; None: the latest history.
     """
-    import pyarrow.compute as pc
-
-    rows = trial.rows(columns=["name", "nbytes", "mode", "mode_step"])
+    totals = trial.totals()
     ends = {place: end for place, end in trial.ends().items() if only in (None, place[1])}
     gaps = [gap for gap in trial.gaps if only in (None, gap.attempt)]
     drops: dict[str, dict[str, int]] = {}
@@ -127,9 +126,12 @@ def _summary(trial: Trial, only: int | None = None) -> dict[str, Any]:
         "first_step": steps[0] if steps else None,
         "last_step": steps[-1] if steps else None,
         "steps": len(steps),
-        "mode_steps": spans_by_mode(rows),
-        "rows": rows.num_rows,
-        "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
+        "mode_steps": {
+            mode: {"first": first, "last": last, "steps": steps}
+            for mode, (first, last, steps) in totals.modes.items()
+        },
+        "rows": totals.rows,
+        "payload_bytes": totals.payload_bytes,
         "drops": drops,
         "lost_rows": any(not gap.statistics_kept for gap in gaps),
         "gaps": [asdict(gap) for gap in gaps],
@@ -234,10 +236,7 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     if len(run["mode_steps"]) > 1:
         steps += f", global {run['first_step']}..{run['last_step']}"
     out.print(f"[bold]{shown(shown_place(run['run']))}[/]  {_status(run)}")
-    out.print(
-        f"steps {steps} saved; modes {', '.join(run['modes']) or '-'}; "
-        f"workers {', '.join(run['workers']) or '-'}"
-    )
+    out.print(f"steps {steps} saved; modes {', '.join(run['modes']) or '-'}; {_workers_text(run['workers'])}")
     out.print(
         f"{run['rows']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
     )
@@ -268,6 +267,13 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
             Name(tensor["tensor"]), shown(tensor["kind"]), shown(tensor["dtype"] or "-"), text, values, notes
         )
     out.print(table)
+
+
+def _workers_text(workers: list[str]) -> str:
+    """The workers as text: all names, or the first and the last of many."""
+    if len(workers) <= _MAX_WORKERS:
+        return f"workers {', '.join(workers) or '-'}"
+    return f"{len(workers):,} workers, {workers[0]} to {workers[-1]}"
 
 
 def _attempt_line(attempt: dict[str, Any]) -> str:

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["spans_by_mode", "spans_of_tensors", "spans_text"]
+__all__ = ["spans_of_tensors", "spans_text"]
 
 Span = dict[str, int]  # first, last: steps of the mode; steps: how many were saved
 _ORDER = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
-
-
-def spans_by_mode(rows: pa.Table) -> dict[str, Span]:
-    """Mode -> its span in rows of the index (columns mode and mode_step)."""
-    return _grouped(rows, []).get((), {})
 
 
 def spans_of_tensors(rows: pa.Table) -> dict[tuple[str, ...], dict[str, Span]]:

@@ -31,6 +31,9 @@ CATALOGUE_COLUMNS = ("mode", "mode_step", "step", "name", "kind", "status", "tim
 _WORDS = ("mode", "name", "kind", "status")
 _STRETCH = ("rows", "mode", "mode_step", "step")
 _ENTRY = ("name", "kind", "status", "mode")
+_PLAIN = ("parts", "shard", "call", "ticket", "seq")  # columns that show whether rows are plain
+_PLACE = ("call", "ticket", "seq")
+_MAX_CALL = 1 << 16
 _CRC_DIGITS = 8
 _MAX_BYTES = 1 << 31  # of one list of numbers
 
@@ -46,12 +49,16 @@ class Catalogue:
         entries: Columns name, kind, status and mode (codes), one element per entry, in the order of their
             first rows.
         last_time_ns: The latest time of a row; -1 without rows.
+        plain: Whether each row is a whole tensor of one worker: it has one part and no `shard`, and within a
+            stretch no name and call occurs twice, and the rows are in order of ticket and seq. False if
+            unknown.
     """
 
     words: Mapping[str, Sequence[str]]
     stretches: Mapping[str, Ints]
     entries: Mapping[str, Ints]
     last_time_ns: int
+    plain: bool = False
 
     @property
     def rows(self) -> int:
@@ -65,6 +72,7 @@ class Catalogue:
             "stretches": {name: _packed(self.stretches[name]) for name in _STRETCH},
             "entries": {name: _packed(self.entries[name]) for name in _ENTRY},
             "last_time_ns": self.last_time_ns,
+            "plain": self.plain,
         }
         text = json.dumps(document, separators=(",", ":")).encode()
         return b"%08x" % zlib.crc32(text) + text
@@ -87,7 +95,11 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
         stretches = {name: _unpacked(document["stretches"][name]) for name in _STRETCH}
         entries = {name: _unpacked(document["entries"][name]) for name in _ENTRY}
         found = Catalogue(
-            words=words, stretches=stretches, entries=entries, last_time_ns=int(document["last_time_ns"])
+            words=words,
+            stretches=stretches,
+            entries=entries,
+            last_time_ns=int(document["last_time_ns"]),
+            plain=document["plain"] is True,
         )
     except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
         raise ValueError(f"its catalogue cannot be read: {error!r}") from error
@@ -134,6 +146,8 @@ class CatalogueBuilder:
         self._stretches: list[dict[str, Ints]] = []
         self._entries: dict[tuple[int, ...], None] = {}
         self._last_time_ns = -1
+        self._plain = True
+        self._tail: dict[str, Ints] = {}  # the rows of the last stretch
 
     def add(self, table: pa.Table) -> None:
         """Add rows. The table has at least the columns CATALOGUE_COLUMNS; texts are dictionary-encoded."""
@@ -152,6 +166,7 @@ class CatalogueBuilder:
         lengths = np.diff(np.append(first, table.num_rows))
         self._stretches.append({"rows": lengths, **{name: column[first] for name, column in columns.items()}})
         self._add_entries(codes)
+        self._check_plain(table, codes["name"])
         self._last_time_ns = max(
             self._last_time_ns, int(np.asarray(table.column("time_ns").to_numpy()).max())
         )
@@ -168,7 +183,32 @@ class CatalogueBuilder:
             stretches=_joined(stretches),
             entries={name: entries[:, at].copy() for at, name in enumerate(_ENTRY)},
             last_time_ns=self._last_time_ns,
+            plain=self._plain,
         )
+
+    def _check_plain(self, table: pa.Table, names: Ints) -> None:
+        """Check whether the rows are plain, also together with the rows that the last table ended with."""
+        if not self._plain or not set(_PLAIN) <= set(table.column_names):
+            self._plain = False
+            return
+        parts = np.asarray(table.column("parts").to_numpy())
+        self._plain = bool((parts == 1).all()) and table.column("shard").null_count == table.num_rows
+        now = self._stretches[-1]
+        stretch = np.repeat(np.arange(len(now["rows"])), now["rows"])
+        rows = {name: np.asarray(table.column(name).to_numpy(), dtype=np.int64) for name in _PLACE}
+        rows |= {"name": names, "stretch": stretch}
+        before = self._stretches[-2:-1]
+        if before and all(before[0][name][-1] == now[name][0] for name in _STRETCH[1:]):
+            rows = {name: np.concatenate([self._tail[name], column]) for name, column in rows.items()}
+        same = np.diff(rows["stretch"]) == 0
+        ticket, seq = np.diff(rows["ticket"]), np.diff(rows["seq"])
+        ordered = (ticket > 0) | ((ticket == 0) & (seq > 0))
+        key = (rows["call"] * len(self._words["name"]) + rows["name"]) * len(now["rows"]) + rows["stretch"]
+        unique = rows["call"].max() < _MAX_CALL and len(np.unique(key)) == len(key)
+        self._plain = self._plain and bool(unique and ordered[same].all())
+        last = rows["stretch"] == rows["stretch"][-1]
+        self._tail = {name: column[last] for name, column in rows.items()}
+        self._tail["stretch"] = np.zeros(int(last.sum()), dtype=np.int64)
 
     def _codes(self, name: str, column: pa.ChunkedArray) -> Ints:
         words = self._words[name]

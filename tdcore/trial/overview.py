@@ -1,7 +1,8 @@
 """Overviews: for each tensor its last row and the history of one statistic, for `tdcore show`.
 
 The rows are read in blocks of whole steps, so the memory is limited by the histories (about 30 bytes per row)
-and one block. Threads: see Trial.
+and one block. If a step is plain (Catalogue.plain) and of one worker, each row of it is a merged row, so the
+columns are taken as they are. Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.modes import ModeKeys
+from tdcore.trial.merge_stats import merged_sources
+from tdcore.trial.statistics import DERIVED, derived_columns, merged_columns
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
@@ -24,8 +27,10 @@ __all__ = ["HISTORY_STATISTICS", "Overview", "overviews"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _BLOCK_ROWS = 200_000
+_TEXTS = ("shape", "shard", "status", "reason")  # columns of merged statistics that a history does not need
 _FINITE = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
 # Statistic of a history -> the columns of merged statistics that it needs.
 HISTORY_STATISTICS: dict[str, tuple[str, ...]] = {
@@ -100,11 +105,18 @@ def overviews(
     index = reader.index
     dictionary = index.dictionaries["name"]
     codes = [dictionary.code(name) for name in names]
-    blocks = [_block(reader, rows, statistic) for rows in _blocks(reader, codes, step, mode)]
-    if not blocks:
+    chosen = reader.chosen(step, mode)
+    plain = chosen & _plain_stretches(reader, chosen)
+    blocks = list(_plain_blocks(reader, codes, plain, statistic))
+    blocks += [
+        _block(reader, rows, statistic) for rows in _blocks(reader, codes, chosen & ~plain, step, mode)
+    ]
+    if not sum(len(block["name"]) for block in blocks):
         return {}
-    columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    del blocks
+    columns = {name: np.concatenate([block.pop(name) for block in blocks]) for name in list(blocks[0])}
+    if not bool((columns["step"][1:] >= columns["step"][:-1]).all()):
+        by_step = np.argsort(columns["step"], kind="stable")
+        columns = {name: column[by_step] for name, column in columns.items()}
     narrow = columns["name"].astype(np.uint16) if len(dictionary) < 1 << 16 else columns["name"]
     order = np.argsort(narrow, kind="stable")
     ordered = columns["name"][order]
@@ -126,10 +138,53 @@ def overviews(
     return found
 
 
-def _blocks(reader: Reader, names: Sequence[int], step: int | None, mode: ModeKeys | None) -> Iterator[Ints]:
-    """Rows of the tensors, in blocks of whole steps, by global step."""
+def _plain_stretches(reader: Reader, chosen: Mask) -> Mask:
+    """Mask of the stretches of plain files that have all rows of their global step among the chosen ones."""
     index, stretches = reader.index, reader.index.stretches
-    chosen = np.flatnonzero(reader.chosen(steps=step, mode=mode))
+    found = np.zeros(len(stretches), dtype=np.bool_)
+    for each in index.entries:
+        if each.plain:
+            first, end = np.searchsorted(stretches.first, (each.first, each.end))
+            found[first:end] = True
+    at = np.flatnonzero(chosen)
+    _, number, count = np.unique(stretches.column("step")[at], return_inverse=True, return_counts=True)
+    found[at[count[number] > 1]] = False
+    return found
+
+
+def _plain_blocks(
+    reader: Reader, names: Sequence[int], stretches: Mask, statistic: str
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Like _block, for the rows of plain stretches."""
+    index = reader.index
+    if not stretches.any():
+        return
+    columns = ["count", *HISTORY_STATISTICS[statistic]]
+    needed = [name for name in merged_sources(columns) if name not in _TEXTS]
+    derived = [name for name in DERIVED if name in columns]
+    for rows, codes, table in index.scan({"name": index.among("name", names)}, stretches, (), needed):
+        if not len(rows):
+            continue
+        every, whole = np.arange(len(rows)), np.ones(len(rows), dtype=np.bool_)
+        merged = merged_columns(table, every, whole, needed)  # as for several workers, with its rounding
+        table = pa.table({name: pa.array(values, mask=null) for name, (values, null) in merged.items()})
+        for name, array in derived_columns(derived, table).items():
+            table = table.append_column(name, array)
+        of_rows = index.stretches.of(rows)
+        yield {
+            "name": codes["name"],
+            **{name: index.stretches.column(name)[of_rows] for name in ("mode", "step", "mode_step")},
+            "value": _values(table, statistic),
+            "known": np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_),
+        }
+
+
+def _blocks(
+    reader: Reader, names: Sequence[int], mask: Mask, step: int | None, mode: ModeKeys | None
+) -> Iterator[Ints]:
+    """Rows of the tensors in some stretches, in blocks of whole steps, by global step."""
+    index, stretches = reader.index, reader.index.stretches
+    chosen = np.flatnonzero(mask)
     order = np.argsort(stretches.column("step")[chosen], kind="stable")
     chosen = chosen[order]
     steps, sizes = stretches.column("step")[chosen], stretches.lengths[chosen]
@@ -156,7 +211,7 @@ def _block(reader: Reader, rows: Ints, statistic: str) -> dict[str, npt.NDArray[
     known = np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_)
     return {
         "name": _codes(reader, "name", table),
-        "mode": _codes(reader, "mode", table),
+        "mode": _codes(reader, "mode", table).astype(np.int8),
         "step": np.asarray(table.column("step").to_numpy()),
         "mode_step": np.asarray(table.column("mode_step").to_numpy()),
         "value": _values(table, statistic),

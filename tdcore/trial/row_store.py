@@ -79,12 +79,15 @@ class Column:
 class Entries:
     """The combinations of name, kind, status and mode in the rows of one large file, as codes.
 
-    first, end: The rows of the file in the index, end exclusive.
+    first, end: The rows of the file in the index, end exclusive. plain: see Catalogue.
     """
 
-    __slots__ = ("codes", "end", "first")
+    __slots__ = ("codes", "end", "first", "plain")
 
-    def __init__(self, first: int, end: int, codes: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    def __init__(
+        self, first: int, end: int, codes: Mapping[str, npt.NDArray[np.int64]], *, plain: bool
+    ) -> None:
+        self.plain = plain
         self.first = first
         self.end = end
         self.codes = codes
@@ -101,7 +104,7 @@ class Entries:
 class _Held:
     """Columns of some rows in memory. rows: sorted."""
 
-    __slots__ = ("columns", "narrow", "rows")
+    __slots__ = ("_last", "columns", "narrow", "rows")
 
     def __init__(
         self, rows: Rows, narrow: Mapping[str, npt.NDArray[Any]], columns: Mapping[str, pa.ChunkedArray]
@@ -109,14 +112,16 @@ class _Held:
         self.rows = rows
         self.narrow = narrow
         self.columns = columns
+        self._last: tuple[Rows, Rows | None] = (rows, np.arange(len(rows)))
 
     def places(self, rows: Rows) -> Rows | None:
         """The positions of rows among the held rows; None if one of them is not held."""
         if len(rows) == 0 or len(self.rows) == 0:
             return None
-        at = np.searchsorted(self.rows, rows)
-        found: Rows = np.minimum(at, len(self.rows) - 1)
-        return found if bool((self.rows[found] == rows).all()) else None
+        if rows is not self._last[0]:  # several columns are often read at the same rows
+            at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+            self._last = (rows, at if bool((self.rows[at] == rows).all()) else None)
+        return self._last[1]
 
 
 class RowStore:
@@ -207,12 +212,12 @@ class RowStore:
         ordered = rows if bool((rows[1:] > rows[:-1]).all()) else np.unique(rows)
         narrow = [name for name in lacking if name in NARROW]
         codes, columns = self._fetch(narrow, [name for name in lacking if name not in NARROW], ordered)
-        columns = {name: whole_column(column) for name, column in columns.items()}
         self._held.append(_Held(ordered, codes, columns))
         try:
             yield
         finally:
             self._held.pop()
+            self.stretches.forget()
 
     def among(self, name: str, codes: Iterable[int]) -> Mask:
         """A test for `find`: whether a code of a text column is one of `codes`; null, -1, never is."""
@@ -283,6 +288,25 @@ class RowStore:
             key = key * (len(self.dictionaries[name]) + 1) + column + 1
         first = np.sort(np.unique(key, return_index=True)[1])
         return list(zip(*(column[first].tolist() for column in columns), strict=True))
+
+    def scan(
+        self, tests: Mapping[str, Mask], stretches: Mask, narrow: Sequence[str], wide: Sequence[str]
+    ) -> Iterator[tuple[Rows, dict[str, npt.NDArray[Any]], pa.Table]]:
+        """The rows of lazy chunks that pass all tests, with columns, one chunk at a time; see `find`."""
+        for begin, end, chunk in self._parts():
+            if not isinstance(chunk, LazyChunk) or self._excluded(begin, tests):
+                continue
+            mask = self._searched(begin, end, stretches)
+            if mask is None:
+                continue
+            codes, columns = chunk.read(list(dict.fromkeys([*tests, *narrow])), wide)
+            for name, test in tests.items():
+                mask &= test[codes[name]]
+            table = pa.table({name: columns[name] for name in wide})
+            if not mask.all():
+                codes = {name: column[mask] for name, column in codes.items()}
+                table = table.filter(pa.array(mask))
+            yield begin + np.flatnonzero(mask), codes, table
 
     def _parts(self) -> Iterator[tuple[int, int, Chunk | None]]:
         """(first row, end, chunk) of each lazy chunk, and of all rows in memory between two lazy chunks."""
@@ -356,7 +380,7 @@ class RowStore:
             },
         )
         entries = {name: codes[name][column] for name, column in catalogue.entries.items()}
-        self.entries.append(Entries(first, self._rows, entries))
+        self.entries.append(Entries(first, self._rows, entries, plain=catalogue.plain))
 
     def join_small(self) -> None:
         """Join small chunks at the end, so that the number of chunks grows logarithmically with the polls."""
@@ -423,6 +447,6 @@ class RowStore:
                 if len(places) == len(held.rows) and bool((np.diff(places) == 1).all()):
                     return {name: held.columns[name] for name in names}
                 at = pa.array(places)
-                return {name: held.columns[name].take(at) for name in names}
+                return {name: whole_column(held.columns[name]).take(at) for name in names}
         whole = len(rows) == self._rows and bool(np.array_equal(rows, np.arange(self._rows)))
         return gather(self._chunks, self._starts, names, None if whole else rows)

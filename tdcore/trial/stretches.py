@@ -32,6 +32,7 @@ class Stretches:
         self.common = CommonSteps(self.columns, dictionaries)
         self._first = GrowingColumn("i8")  # the first row of each stretch
         self.rows = 0
+        self._last: tuple[Ints, Ints] | None = None  # the last call of of()
 
     def __len__(self) -> int:
         return len(self._first.array)
@@ -75,10 +76,18 @@ class Stretches:
 
     def of(self, rows: Ints) -> Ints:
         """The stretch of each row."""
+        if self._last is not None and self._last[0] is rows:  # several columns at the same rows
+            return self._last[1]
         if len(rows) == self.rows and self._is_everything(rows):
-            return np.repeat(np.arange(len(self)), self.lengths)
-        found: Ints = np.searchsorted(self.first, rows, side="right") - 1
+            found: Ints = np.repeat(np.arange(len(self)), self.lengths)
+        else:
+            found = np.searchsorted(self.first, rows, side="right") - 1
+        self._last = (rows, found)
         return found
+
+    def forget(self) -> None:
+        """Release the memory of the last call of `of`."""
+        self._last = None
 
     def rows_of(self, stretches: Ints) -> Ints:
         """All rows of these stretches, in the order of the stretches."""

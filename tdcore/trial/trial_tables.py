@@ -18,6 +18,7 @@ from tdcore.trial.overview import Overview, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.row_files import read_rows
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
+from tdcore.trial.totals import Totals, totals
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -81,6 +82,11 @@ class TrialTables(TrialRun):
         """
         self._reader.auto_refresh()
         return overviews(self._reader, names, steps, mode, statistic)
+
+    def totals(self) -> Totals:
+        """Number of rows, bytes of saved values, and steps of each mode, of all rows that the trial shows."""
+        self._reader.auto_refresh()
+        return totals(self._reader)
 
     def names_and_kinds(self, regex_or_name: str | None = None) -> list[tuple[str, str]]:
         """The combinations of name and kind of all rows, also of rows without a value.

@@ -1,0 +1,61 @@
+"""Totals of a run: number of rows, bytes of values, and steps of each mode. Threads: see Trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tdcore.trial.reader import Reader
+
+__all__ = ["Totals", "totals"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+_BLOCK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Totals of the rows that a trial shows.
+
+    Attributes:
+        rows: Number of rows.
+        payload_bytes: Size of the values that the rows refer to.
+        modes: Mode -> first and last step of the mode, and number of its saved steps; in the order TRAIN,
+            EVAL, PREDICT, GLOBAL.
+    """
+
+    rows: int
+    payload_bytes: int
+    modes: Mapping[str, tuple[int, int, int]]
+
+
+def totals(reader: Reader) -> Totals:
+    """The totals, as of the last refresh of the reader. One column is read, in blocks of rows."""
+    index, stretches, visible = reader.index, reader.index.stretches, reader.view.visible_stretches
+    modes, mode_steps = (stretches.column(name)[visible] for name in ("mode", "mode_step"))
+    texts, found = index.texts("mode"), {}
+    for code in sorted(np.unique(modes).tolist(), key=lambda code: _ORDER.index(texts[code])):
+        steps = np.unique(mode_steps[modes == code])
+        found[texts[code]] = (int(steps[0]), int(steps[-1]), len(steps))
+    return Totals(
+        rows=int(stretches.lengths[visible].sum()), payload_bytes=_payload_bytes(reader, visible), modes=found
+    )
+
+
+_ORDER = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
+
+
+def _payload_bytes(reader: Reader, visible: Mask) -> int:
+    index, chosen = reader.index, np.flatnonzero(visible)
+    block = (np.cumsum(index.stretches.lengths[chosen]) - 1) // _BLOCK_ROWS
+    total = 0
+    for part in np.split(chosen, np.flatnonzero(np.diff(block)) + 1) if len(chosen) else ():
+        rows = index.stretches.rows_of(part)
+        with index.hold(rows, ("segment", "nbytes")):
+            total += int(index.column("nbytes")[rows][index.column("segment")[rows] >= 0].sum())
+    return total
