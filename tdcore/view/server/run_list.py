@@ -60,13 +60,13 @@ class RunList:
         root = os.path.realpath(self.place)
         found: dict[str, ListedRun] = {}
         for place in below:
-            run_id = quoted(self._relative(place))
+            run_id = _id_of(self._relative(place))
             if run_id not in found:
                 found[run_id] = ListedRun(id=run_id, place=place, error=self._outside(place, root))
         return found
 
     def _alone(self) -> dict[str, ListedRun]:
-        name = quoted(os.path.basename(self.shown.rstrip("/")) or self.shown)
+        name = _id_of(os.path.basename(self.shown.rstrip("/")) or self.shown)
         return {name: ListedRun(id=name, place=self.place)}
 
     def _is_run(self) -> bool:
@@ -89,3 +89,8 @@ class RunList:
         return (
             f"{quoted(place)} is a link to a folder outside of {quoted(self.place)}; open that folder itself"
         )
+
+
+def _id_of(path: str) -> str:
+    """The path as an id: without control characters and commas, which separate the ids in a request."""
+    return quoted(path).replace(",", "\\x2c")
