@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from tdcore.rules import RULES
+from tdcore.rules.columns import Columns
 from tdcore.rules.engine import Engine
 from tdcore.rules.loading import load_rules
 from tdcore.rules.measures.histogram import Histograms
 from tdcore.rules.table_source import TableSource
-from tdcore.rules.window import Columns
 from tests.trial.writer import RunWriter, index_table
 
 _METHODS = ("where", "histograms")
