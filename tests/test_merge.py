@@ -24,7 +24,8 @@ from tdcore.flusher.compactor import Compactor
 from tdcore.flusher.index_summary import IndexGap, IndexSummary, coalesce
 from tdcore.flusher.index_table import read_footer
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.merge import final_groups, join_segments, merge_files, next_group
+from tdcore.flusher.merge import final_groups, join_segments, large_groups, merge_files, next_group
+from tdcore.format.catalogue import CatalogueBuilder, decode_catalogue
 from tdcore.format.layout import FileRange, data_prefix, index_prefix, parse_data_key
 from tdcore.sinks import LocalSink, MemorySink, SinkError
 from tests.flushing import Trainer, flush_all, index_ranges, payloads, read_end, read_index, segment_tensors
@@ -102,6 +103,52 @@ def test_files_with_a_hole_between_them_are_not_merged() -> None:
         [(0, 0), (1, 1)],
         [(5, 5), (6, 6)],
     ]
+
+
+def test_at_the_end_neighbours_of_any_size_are_merged_up_to_the_size_of_a_large_file() -> None:
+    options = FlusherOptions(large_index_bytes=5000)
+    mixed = [entry(0, 0, size=4000), entry(1, 1, size=900), entry(2, 2, size=900), entry(3, 3, size=900)]
+    assert [spans(group) for group in large_groups(mixed, options, 60)] == [
+        [(0, 0), (1, 1)],
+        [(2, 2), (3, 3)],
+    ]
+    assert large_groups([entry(0, 0, size=4000), entry(1, 1, size=4000)], options, 60) == []
+    assert large_groups([entry(0, 0), entry(2, 2)], options, 60) == []
+    assert large_groups(row(4, gap=True), options, 60) == []
+
+
+def test_no_large_merge_begins_that_would_take_longer_than_the_rest_of_the_time() -> None:
+    options = FlusherOptions()
+    files = row(4, size=8 << 20)
+    assert [len(group) for group in large_groups(files, options, 60)] == [4]
+    assert [len(group) for group in large_groups(files, options, 2.5)] == [2, 2]
+    assert large_groups(files, options, 0.5) == []
+
+
+def test_a_large_merge_joins_index_files_and_leaves_their_segments() -> None:
+    sink, ledger = many_files(6)
+    before, segments = read_index(sink), sorted(sink.list(data_prefix("worker_0")))
+    merge = merge_files(sink, ledger.entries, FlusherOptions(), segments=False)
+    assert sorted(sink.list(data_prefix("worker_0"))) == segments
+    assert not any(parse_data_key(key) for key in merge.unneeded)
+    table = pq.read_table(pa.BufferReader(sink.get(merge.entry.range.index_key)))
+    assert table.to_pylist() == before.to_pylist()
+
+
+def test_a_merged_file_has_the_catalogue_of_its_rows() -> None:
+    sink, ledger = many_files(6)
+    merge = merge_files(sink, ledger.entries, FlusherOptions())
+    file = pq.ParquetFile(
+        pa.BufferReader(sink.get(merge.entry.range.index_key)),
+        read_dictionary=["mode", "name", "kind", "status"],
+    )
+    table, builder = file.read(), CatalogueBuilder()
+    builder.add(table)
+    found = decode_catalogue(file.metadata.metadata, table.num_rows)
+    assert found is not None
+    assert found.encode() == builder.finish().encode()
+    assert found.plain
+    assert sorted(found.words["name"]) == ["gone", "w"]
 
 
 def test_no_merged_segment_is_larger_than_allowed() -> None:

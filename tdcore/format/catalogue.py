@@ -99,7 +99,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             stretches=stretches,
             entries=entries,
             last_time_ns=int(document["last_time_ns"]),
-            plain=document["plain"] is True,
+            plain=document.get("plain") is True,
         )
     except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
         raise ValueError(f"its catalogue cannot be read: {error!r}") from error

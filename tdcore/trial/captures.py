@@ -49,6 +49,8 @@ class Captures:
     @property
     def first_rows(self) -> Rows:
         """The row of each capture's first part."""
+        if len(self.starts) == len(self.rows):
+            return self.rows
         return self.rows[self.starts]
 
     def taken(self, order: Rows) -> Captures:

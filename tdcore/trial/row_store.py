@@ -60,6 +60,8 @@ class Column:
         rows = np.asarray(rows)
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
+        if rows.ndim == 1 and rows.dtype == np.int64:
+            return self._store.narrow(self._name, rows)  # the same array, because its places are kept
         flat = self._store.narrow(self._name, np.ravel(rows).astype(np.int64, copy=False))
         return flat.reshape(rows.shape)
 
