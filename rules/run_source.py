@@ -107,11 +107,12 @@ class RunSource:
     def position(self) -> dict[str, Any]:
         """The run's id, and the rows that were returned, as ranges of tickets by worker and attempt.
 
-        Rows of incomplete steps are not included. Plain values.
+        Rows of incomplete steps, and of batches that were not returned yet, are not included. Plain values.
         """
         from tdcore.trial.intervals import Intervals
 
-        index, waiting = self._index, self._index.stretches.rows_of(self._waiting)
+        index = self._index
+        waiting = index.stretches.rows_of(np.concatenate([self._waiting, *self._backlog]))
         workers, attempts, tickets = (index.column(each)[waiting] for each in ("worker", "attempt", "ticket"))
         texts = index.texts("worker")
         done: dict[tuple[str, int], list[tuple[int, int]]] = {}

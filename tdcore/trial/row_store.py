@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tdcore.errors import RunCorrupt
 from tdcore.format import layout
 from tdcore.trial.chunk import Chunk, ColumnCache, LazyChunk, gather, gather_codes, whole_column
 from tdcore.trial.columns import GrowingColumn
@@ -251,7 +252,7 @@ class RowStore:
                 if name in IN_STRETCH:
                     mask &= test[self.narrow(name, np.arange(begin, end))]
                 elif lazily:
-                    mask &= test[codes[name]]
+                    mask &= _passing(test, codes[name])
                 else:
                     at = begin - self._shifts[self._starts.index(begin)]
                     mask &= test[self._arrays[name].array[at : at + end - begin]]
@@ -303,7 +304,7 @@ class RowStore:
                 continue
             codes, columns = chunk.read(list(dict.fromkeys([*tests, *narrow])), wide)
             for name, test in tests.items():
-                mask &= test[codes[name]]
+                mask &= _passing(test, codes[name])
             table = pa.table({name: columns[name] for name in wide})
             if not mask.all():
                 codes = {name: column[mask] for name, column in codes.items()}
@@ -452,3 +453,11 @@ class RowStore:
                 return {name: whole_column(held.columns[name]).take(at) for name in names}
         whole = len(rows) == self._rows and bool(np.array_equal(rows, np.arange(self._rows)))
         return gather(self._chunks, self._starts, names, None if whole else rows)
+
+
+def _passing(test: Mask, codes: npt.NDArray[Any]) -> Mask:
+    """Mask of the codes that pass a test. Raises RunCorrupt for a text that the file's catalogue lacks."""
+    if len(codes) and int(codes.max()) >= len(test) - 1:
+        raise RunCorrupt("an index file has a text that its catalogue lacks: the file is damaged")
+    passing: Mask = test[codes]
+    return passing

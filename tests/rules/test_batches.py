@@ -83,3 +83,22 @@ def test_a_step_is_never_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         more = batch.more
     assert [len(each) for each in steps] == [1] * 40
     assert sorted(set().union(*steps)) == list(range(40))
+
+
+def test_a_source_that_is_resumed_between_two_batches_returns_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path)
+    monkeypatch.setattr("tdcore.rules.run_source._BATCH_ROWS", 30)
+    columns = ["worker", "step", "name", "seq"]
+    first, later = RunSource(tmp_path), RunSource(tmp_path)
+    rows = first.next(columns).table.to_pylist() + first.next(columns).table.to_pylist()
+    later.resume(first.position())
+    more = True
+    while more:
+        batch = later.next(columns)
+        rows += batch.table.to_pylist()
+        more = batch.more
+    wanted = RunSource(tmp_path)
+    monkeypatch.setattr("tdcore.rules.run_source._BATCH_ROWS", 10**6)
+    assert sorted(map(repr, rows)) == sorted(map(repr, wanted.next(columns).table.to_pylist()))

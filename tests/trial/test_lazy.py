@@ -177,6 +177,7 @@ def asked(root: Path, question: Callable[[Trial], dict[str, Any]], rows: int) ->
         return question(create_trial(root))
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(runs())
 def test_lazy_readers_give_the_answers_of_a_reader_with_all_rows_in_memory(
