@@ -22,7 +22,14 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CATALOGUE_COLUMNS", "CATALOGUE_KEY", "Catalogue", "CatalogueBuilder", "decode_catalogue"]
+__all__ = [
+    "CATALOGUE_COLUMNS",
+    "CATALOGUE_KEY",
+    "Catalogue",
+    "CatalogueBuilder",
+    "CatalogueCheck",
+    "decode_catalogue",
+]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -35,7 +42,7 @@ _PLAIN = ("parts", "shard", "call", "ticket", "seq")  # columns that show whethe
 _PLACE = ("call", "ticket", "seq")
 _MAX_CALL = 1 << 16
 _CRC_DIGITS = 8
-_MAX_BYTES = 1 << 31  # of one list of numbers
+_INT64 = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +99,8 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             raise ValueError("its checksum is wrong")
         document: dict[str, Any] = json.loads(text)
         words = {name: [str(word) for word in document["words"][name]] for name in _WORDS}
-        stretches = {name: _unpacked(document["stretches"][name]) for name in _STRETCH}
-        entries = {name: _unpacked(document["entries"][name]) for name in _ENTRY}
+        stretches = {name: _unpacked(document["stretches"][name], rows) for name in _STRETCH}
+        entries = {name: _unpacked(document["entries"][name], rows) for name in _ENTRY}
         found = Catalogue(
             words=words,
             stretches=stretches,
@@ -108,7 +115,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
 
 
 def _check(catalogue: Catalogue, rows: int) -> None:
-    """Raise ValueError unless all codes and lengths fit together."""
+    """Raise ValueError unless all codes and lengths fit together. rows: number of rows of the file."""
     for group in (catalogue.stretches, catalogue.entries):
         if len({len(column) for column in group.values()}) != 1:
             raise ValueError("the columns of its catalogue have different lengths")
@@ -116,9 +123,11 @@ def _check(catalogue: Catalogue, rows: int) -> None:
             limit = len(catalogue.words[name]) if name in _WORDS else None
             if len(column) and (
                 (limit is not None and (column.min() < 0 or column.max() >= limit))
-                or (name == "rows" and column.min() < 1)
+                or (name == "rows" and (column.min() < 1 or column.max() > rows))
             ):
                 raise ValueError(f"its catalogue has an impossible value in {name!r}")
+    if not _INT64.min <= catalogue.last_time_ns <= _INT64.max:
+        raise ValueError("its catalogue has an impossible value in 'last_time_ns'")
     if catalogue.rows != rows:
         raise ValueError(f"its catalogue has {catalogue.rows} rows, and the file has {rows}")
 
@@ -129,10 +138,11 @@ def _packed(values: Ints) -> str:
     return base64.b64encode(zlib.compress(steps.tobytes(), 6)).decode()
 
 
-def _unpacked(text: str) -> Ints:
+def _unpacked(text: str, rows: int) -> Ints:
+    """The numbers of a list, which has at most one number for each row of the file."""
     packed = zlib.decompressobj()
-    data = packed.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
-    if packed.unconsumed_tail or len(data) % 8:
+    data = packed.decompress(base64.b64decode(text, validate=True), 8 * rows + 1)
+    if not packed.eof or len(data) > 8 * rows or len(data) % 8:
         raise ValueError("a list of numbers in its catalogue is too long, or is cut")
     found: Ints = np.cumsum(np.frombuffer(data, dtype="<i8"), dtype=np.int64)
     return found
@@ -243,3 +253,53 @@ def _joined(stretches: dict[str, Ints]) -> dict[str, Ints]:
     joined = {name: column[first] for name, column in stretches.items()}
     joined["rows"] = np.add.reduceat(rows, first)
     return joined
+
+
+class CatalogueCheck:
+    """Compares the rows of a file with its catalogue. Threads: any."""
+
+    # The columns that are compared. CATALOGUE_COLUMNS also has the time, which only the writer uses.
+    columns = tuple(name for name in CATALOGUE_COLUMNS if name != "time_ns")
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._stretches = catalogue.stretches
+        self._ends = np.cumsum(catalogue.stretches["rows"])
+        self._codes = {
+            name: {word: code for code, word in enumerate(catalogue.words[name])} for name in _WORDS
+        }
+        self._entries = self._keys(catalogue.entries)
+
+    def check(self, table: pa.Table, first: int) -> None:
+        """Raise ValueError unless the catalogue has the steps and entries of these rows.
+
+        Args:
+            table: The columns `columns`, each without chunks; texts are dictionary-encoded.
+            first: The number of the first row in the file.
+        """
+        if not table.num_rows:
+            return
+        found = {name: self._code(name, table.column(name).chunk(0)) for name in _WORDS}
+        numbers = {name: np.asarray(table.column(name).to_numpy()) for name in ("mode_step", "step")}
+        rows = np.arange(first, first + table.num_rows)
+        stretch = np.searchsorted(self._ends, rows, side="right")
+        for name, column in {**numbers, "mode": found["mode"]}.items():
+            differ = self._stretches[name][stretch] != column
+            if differ.any():
+                raise ValueError(f"its catalogue has another {name!r} for row {first + int(differ.argmax())}")
+        known = np.isin(np.unique(self._keys(found)), self._entries)
+        if any((column < 0).any() for column in found.values()) or not known.all():
+            raise ValueError(f"its catalogue lacks a name, kind or status of rows from {first} on")
+
+    def _code(self, name: str, column: pa.DictionaryArray) -> Ints:
+        """Codes of the catalogue; -1 for a text that it does not have."""
+        codes = self._codes[name]
+        places = np.array([codes.get(word, -1) for word in column.dictionary.to_pylist()], dtype=np.int64)
+        found: Ints = places[np.asarray(column.indices.to_numpy(zero_copy_only=False))]
+        return found
+
+    def _keys(self, codes: Mapping[str, Ints]) -> Ints:
+        """One number for each combination of name, kind, status and mode."""
+        key = np.zeros(len(codes["name"]), dtype=np.int64)
+        for name in _ENTRY:
+            key = key * max(1, len(self._codes[name])) + codes[name]
+        return key

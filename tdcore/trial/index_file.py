@@ -23,7 +23,13 @@ import pyarrow.parquet as pq
 
 from tdcore.errors import RunCorrupt
 from tdcore.format import layout
-from tdcore.format.catalogue import CATALOGUE_COLUMNS, Catalogue, CatalogueBuilder, decode_catalogue
+from tdcore.format.catalogue import (
+    CATALOGUE_COLUMNS,
+    Catalogue,
+    CatalogueBuilder,
+    CatalogueCheck,
+    decode_catalogue,
+)
 from tdcore.format.documents import clipped
 from tdcore.trial.chunk import Chunk, ColumnCache, LazyChunk
 from tdcore.trial.dictionary import TextDictionaries
@@ -155,15 +161,16 @@ def _open_lazily(
             catalogue = decode_catalogue(metadata, parquet.metadata.num_rows)
         except ValueError as error:
             raise RunCorrupt(f"{key} is damaged: {error}; restore it from a copy") from error
+    check = None if catalogue is None else CatalogueCheck(catalogue)
     builder, chunks = CatalogueBuilder(), list[Chunk]()
     for piece in pieces_of(parquet, source, key):
         rows: Rows | None = None
         if not whole:
-            tickets = np.asarray(piece.read(["ticket"]).column("ticket").to_numpy())
+            tickets = narrow_arrays(piece.read(["ticket"]), file, dictionaries)["ticket"]
             rows = np.flatnonzero(_wanted(tickets, wanted))
             if not len(rows):
                 continue
-        chunks.append(_lazy_chunk(piece, rows, file, dictionaries, cache))
+        chunks.append(_lazy_chunk(piece, rows, file, dictionaries, cache, check))
         if catalogue is None:
             table = piece.read(CATALOGUE_COLUMNS)
             builder.add(table if rows is None else table.take(pa.array(rows)))
@@ -171,6 +178,8 @@ def _open_lazily(
     catalogue = builder.finish() if catalogue is None else catalogue
     for name, words in catalogue.words.items():
         _check_words(name, words, file)
+        dictionaries[name].codes(words)  # now: codes are in the order of the files, see resolve()
+    dictionaries["worker"].codes([file.worker])
     return FileRows(chunks=chunks, arrays=None, catalogue=catalogue, metadata=metadata)
 
 
@@ -180,11 +189,28 @@ def _lazy_chunk(
     file: layout.FileRange,
     dictionaries: TextDictionaries,
     cache: ColumnCache,
+    check: CatalogueCheck | None,
 ) -> LazyChunk:
-    """Create a lazy chunk. rows: rows of the piece to keep; None: all rows."""
+    """Create a lazy chunk.
+
+    rows: rows of the piece to keep; None: all rows. check: compares the rows with the catalogue of the file
+    at the first read; None: the catalogue was made from the rows.
+    """
+    unchecked = [] if check is None else [check]
 
     def load(names: Sequence[str]) -> pa.Table:
-        table = piece.read(_with_related(names))
+        wanted = _with_related(names)
+        if unchecked:
+            table = piece.read(list(dict.fromkeys([*wanted, "attempt", "worker", *CatalogueCheck.columns])))
+            narrow_arrays(table.select(["attempt", "worker"]), file, dictionaries)  # only to check them
+            try:
+                unchecked[0].check(table, piece.first)
+            except ValueError as error:
+                raise RunCorrupt(f"{file.index_key} is damaged: {error}; restore it from a copy") from error
+            unchecked.clear()
+            table = table.select(wanted)
+        else:
+            table = piece.read(wanted)
         return table if rows is None or len(rows) == piece.rows else table.take(pa.array(rows))
 
     return LazyChunk(

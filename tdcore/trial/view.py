@@ -57,12 +57,15 @@ class View:
     @property
     def visible(self) -> Mask:
         """For each row of the index, whether it is shown."""
-        return np.repeat(self._visible.array, self._index.stretches.lengths)
+        return np.repeat(self.visible_stretches, self._index.stretches.lengths)
 
     @property
     def visible_stretches(self) -> Mask:
-        """For each stretch of the index, whether its rows are shown."""
-        return self._visible.array
+        """For each stretch of the index, whether its rows are shown. Rows after the last `update` are not."""
+        known, stretches = self._visible.array, len(self._index.stretches)
+        if len(known) == stretches:
+            return known
+        return np.concatenate([known, np.zeros(stretches - len(known), dtype=np.bool_)])
 
     @property
     def rows(self) -> Rows:
@@ -138,8 +141,8 @@ class View:
         if index.is_lazy and self._searches < _SEARCHES:
             rows = self._searched(name)
             return rows[self.shows(rows)]
-        names = np.asarray(index.column("name"))
         if len(index) - self._ordered > 10_000 + len(index) // 8:
+            names = np.asarray(index.column("name"))
             self._order = np.argsort(names, kind="stable")
             self._order_names = names[self._order]
             self._ordered = len(index)
@@ -147,7 +150,7 @@ class View:
             [name, name + 1], dtype=self._order_names.dtype
         )  # another type would copy the names
         low, high = np.searchsorted(self._order_names, wanted)
-        tail = self._ordered + np.flatnonzero(names[self._ordered :] == name)
+        tail = self._ordered + np.flatnonzero(index.column("name")[self._ordered :] == name)
         rows = np.concatenate([self._order[low:high], tail])
         return rows[self.shows(rows)]
 
@@ -164,18 +167,18 @@ class View:
 
     def shows(self, rows: Rows) -> Mask:
         """Mask of the rows that are shown, among these rows."""
-        shown: Mask = self._visible.array[self._index.stretches.of(rows)]
+        shown: Mask = self.visible_stretches[self._index.stretches.of(rows)]
         return shown
 
     def rows_at(self, step: int, mode: str) -> Rows:
         """All shown rows at a step: of the mode, or at a global step if the mode is GLOBAL."""
         stretches = self._index.stretches
         if mode == "GLOBAL":
-            chosen = self._visible.array & (stretches.column("step") == step)
+            chosen = self.visible_stretches & (stretches.column("step") == step)
             return self.meant(stretches.rows_of(np.flatnonzero(chosen)))
         code = self._index.dictionaries["mode"].code(mode)
         chosen = (stretches.column("mode") == code) & (stretches.column("mode_step") == step)
-        return stretches.rows_of(np.flatnonzero(chosen & self._visible.array))
+        return stretches.rows_of(np.flatnonzero(chosen & self.visible_stretches))
 
     def at_step(self, rows: Rows, step: int, mode: str) -> Rows:
         """The rows at a step: of the mode, or at a global step if the mode is GLOBAL."""

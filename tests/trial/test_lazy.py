@@ -7,8 +7,7 @@ file has, so that no file is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,20 +23,11 @@ from tdcore.errors import RunCorrupt, TdcoreError
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder, decode_catalogue
 from tdcore.modes import ModeKeys
 from tdcore.sinks import LocalSink
-from tdcore.trial import Index, Trial, create_trial, index_file, parquet_file
+from tdcore.trial import Index, Trial, create_trial
+from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, merged_file, rewrite
 from tests.trial.writer import RunWriter, place
 
 NAMES = ("a", "b", "c", "loss", "epoch")
-EVERY_FILE, NO_FILE = 1, 1 << 40
-
-
-@contextmanager
-def large_files(rows: int, piece: int = 3) -> Iterator[None]:
-    """Within the block, files with at least this number of rows are large; chunks have `piece` rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_file, "LAZY_ROWS", rows)
-        patch.setattr(parquet_file, "_PIECE_ROWS", piece)
-        yield
 
 
 @st.composite
@@ -96,7 +86,9 @@ class Writing:
         elif kind == "flush":
             self._of(what).flush()
         elif kind == "merge" and self._of(what).index_files():
-            self._of(what).merge()
+            path = self._root / self._of(what).merge()
+            if self._steps.get(what, 0) % 2:  # else the file has no catalogue
+                rewrite(path)
 
     def _step(self, worker: str, mode: str, names: list[str], shape: int) -> None:
         writer, step = self._of(worker), self._steps.get(worker, 0)
@@ -242,26 +234,8 @@ def test_each_row_of_the_files_is_read_once(actions: list[tuple[str, Any]]) -> N
         assert same(sorted(rows, key=key), sorted(wanted, key=key))
 
 
-def _merged_file(root: Path) -> tuple[Path, pa.Table]:
-    """A run of one file with a catalogue; returns the file and its rows."""
-    run = RunWriter(root)
-    for step in range(20):
-        for name in "abc":
-            run.add(name, np.ones(3, dtype=np.float32), step=step, mode="EVAL" if step % 5 == 4 else "TRAIN")
-    run.flush()
-    run.end()
-    (path,) = run.index_files()
-    table = pq.read_table(path)
-    builder = CatalogueBuilder()
-    for start in range(0, table.num_rows, 7):
-        builder.add(table.slice(start, 7))
-    metadata = {**table.schema.metadata, CATALOGUE_KEY: builder.finish().encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=10)
-    return path, table
-
-
 def test_a_catalogue_does_not_depend_on_the_tables_it_was_computed_from(tmp_path: Path) -> None:
-    path, table = _merged_file(tmp_path)
+    path, table = merged_file(tmp_path)
     builder = CatalogueBuilder()
     builder.add(table)
     assert decode_catalogue(pq.read_schema(path).metadata, 60) is not None
@@ -271,7 +245,7 @@ def test_a_catalogue_does_not_depend_on_the_tables_it_was_computed_from(tmp_path
 def test_names_and_steps_come_from_the_catalogue_without_reading_a_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _merged_file(tmp_path)
+    merged_file(tmp_path)
 
     def read(*_: object, **__: object) -> pa.Table:
         raise AssertionError("a column was read")
@@ -287,24 +261,49 @@ def test_names_and_steps_come_from_the_catalogue_without_reading_a_column(
         assert trial.status == "ended"
 
 
-@pytest.mark.parametrize(
-    "change", [lambda raw: raw[:-3], lambda raw: b"00000000" + raw[8:], lambda raw: b"x"]
-)
-def test_a_damaged_catalogue_is_an_error_that_names_the_file(
-    tmp_path: Path, change: Callable[[bytes], bytes]
+def test_a_foreign_ticket_in_a_file_that_was_read_in_part_is_an_error(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.add("a", 1.0, step=0)
+    run.flush()
+    with large_files(EVERY_FILE):
+        trial = create_trial(tmp_path)
+        run.add("a", 2.0, step=1)
+        run.add("a", 3.0, step=2, ticket=9)
+        run.flush()
+        run.merge()
+        with pytest.raises(RunCorrupt, match="row 2 has ticket 9"):
+            trial.refresh()
+
+
+def test_statistics_are_in_the_order_of_the_workers_if_only_some_files_have_a_catalogue(
+    tmp_path: Path,
 ) -> None:
-    path, _ = _merged_file(tmp_path)
-    table = pq.read_table(path)
-    metadata = dict(table.schema.metadata)
-    metadata[CATALOGUE_KEY] = change(metadata[CATALOGUE_KEY])
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=r"0000-.*parquet is damaged"):
-        create_trial(tmp_path)
+    for worker in ("worker_0", "worker_1"):
+        run = RunWriter(tmp_path, worker=worker, world_size=2)
+        run.add("a", 1.0, step=0)
+        run.flush()
+        run.end()
+    (path,) = tmp_path.glob("index/worker_0/*.parquet")
+    rewrite(path)
+    with large_files(EVERY_FILE):
+        assert create_trial(tmp_path).stats().column("worker").to_pylist() == ["worker_0", "worker_1"]
 
 
-def test_a_catalogue_of_another_file_is_an_error(tmp_path: Path) -> None:
-    path, table = _merged_file(tmp_path)
-    metadata = pq.read_schema(path).metadata
-    pq.write_table(table.slice(3).replace_schema_metadata(metadata), path)
-    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match="its catalogue has 60 rows"):
-        create_trial(tmp_path)
+@pytest.mark.parametrize("rows", [EVERY_FILE, NO_FILE])
+def test_a_frozen_trial_answers_as_before_after_its_index_was_polled(tmp_path: Path, rows: int) -> None:
+    run = RunWriter(tmp_path)
+    run.add("a", 1.0, step=0)
+    run.flush()
+    with large_files(rows):
+        trial = create_trial(tmp_path)
+        trial.frozen = True
+        run.add("b", 2.0, step=1, mode="EVAL")
+        run.flush()
+        assert trial.index.poll(["name"]).num_rows == 2
+        assert trial.stats(mode=ModeKeys.TRAIN).column("name").to_pylist() == ["a"]
+        assert trial.rows(steps=range(5), workers=["worker_0"]).num_rows == 1
+        assert trial.tensor_names() == trial.tensor_names(step=0) == ["a"]
+        assert trial.tensor("a").steps(show_incomplete_steps=True) == [0]
+        assert not trial.has_tensor("b")
+        trial.refresh()
+        assert trial.tensor_names() == ["a", "b"]

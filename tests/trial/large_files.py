@@ -1,0 +1,60 @@
+"""Runs with large files, which readers read lazily, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder
+from tdcore.trial import index_file, parquet_file, view
+from tests.trial.writer import RunWriter
+
+EVERY_FILE, NO_FILE = 1, 1 << 40
+
+
+@contextmanager
+def large_files(rows: int, piece: int = 3) -> Iterator[None]:
+    """Within the block, files with at least this number of rows are large; chunks have `piece` rows.
+
+    The rows of two tensors are searched, and those of further tensors are sorted.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "LAZY_ROWS", rows)
+        patch.setattr(parquet_file, "_PIECE_ROWS", piece)
+        patch.setattr(view, "_SEARCHES", 2)
+        yield
+
+
+def rewrite(
+    path: Path, change: Callable[[pa.Table], pa.Table] = lambda table: table, *, groups: int = 3
+) -> None:
+    """Write an index file again with other rows, the catalogue of the rows before, and small row groups."""
+    table = pq.read_table(path)
+    builder = CatalogueBuilder()
+    for start in range(0, table.num_rows, 7):
+        builder.add(table.slice(start, 7))
+    metadata = {**table.schema.metadata, CATALOGUE_KEY: builder.finish().encode()}
+    changed = change(table).replace_schema_metadata(metadata)
+    temporary = path.with_name(f".tmp-{path.name}")
+    pq.write_table(changed, temporary, row_group_size=groups)
+    temporary.rename(path)
+
+
+def merged_file(root: Path) -> tuple[Path, pa.Table]:
+    """A run of one file with a catalogue; returns the file and its rows."""
+    run = RunWriter(root)
+    for step in range(20):
+        for name in "abc":
+            run.add(name, np.ones(3, dtype=np.float32), step=step, mode="EVAL" if step % 5 == 4 else "TRAIN")
+    run.flush()
+    run.end()
+    (path,) = run.index_files()
+    table = pq.read_table(path)
+    rewrite(path, groups=10)
+    return path, table
