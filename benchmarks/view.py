@@ -7,6 +7,7 @@ its modules, and no run is open. Then a page is opened from its address:
 - first paint: the browser's time of its first contentful paint, from the start of the navigation;
 - shown: until the page has drawn the answer of its request, from the start of the navigation. The server
   opens the run in this time;
+- server CPU: CPU seconds of the server in this time, which a busy machine changes less;
 - answer: time of the first request, until the browser has its body; and the size of the body;
 - again: the same request, when the run is open;
 - frames: the times between 120 frames while the wheel moves the zoomed chart along the steps. The page
@@ -26,11 +27,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from benchmarks.environment import ROOT, add_out, save
 from benchmarks.read import make_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+    from tests.view.view_server import ViewServer
 
 SIZES = {"1,000,000 rows": (200, 5_000), "500 x 10,000": (500, 10_000)}
 PAGES = {"overview": "main canvas", "layers": "main canvas", "tensor": "main canvas"}
@@ -61,8 +66,8 @@ moves => new Promise(done => {
 """
 
 
-def measure_page(browser: Browser, address: str, page: str) -> dict[str, Any]:
-    """Open one page with an empty cache."""
+def measure_page(browser: Browser, server: ViewServer, page: str, hash_: str) -> dict[str, Any]:
+    """Open one page with an empty cache. hash_: the part of the address after "#"."""
     context = browser.new_context(viewport={"width": 1366, "height": 768})
     with contextlib.closing(context):
         tab = context.new_page()
@@ -74,20 +79,27 @@ def measure_page(browser: Browser, address: str, page: str) -> dict[str, Any]:
                 answers[name] = (request.timing["responseEnd"] / 1e3, len(request.response().body()))
 
         tab.on("requestfinished", finished)
+        process = psutil.Process(server.process.pid)
+        used = sum(process.cpu_times()[:2])
         begun = time.perf_counter()
-        tab.goto(address)
+        tab.goto(f"{server.url}#{hash_}")
         tab.locator(PAGES[page]).first.wait_for()
         while page not in answers:
             tab.wait_for_timeout(5)
         tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        shown = time.perf_counter() - begun
+        shown, used = time.perf_counter() - begun, sum(process.cpu_times()[:2]) - used
         paint = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime / 1e3")
         seconds, size = answers[page]
         again = tab.evaluate(_AGAIN, page)
         return {
-            "first paint": paint, "shown": shown, "answer": seconds, "answer bytes": size, "again": again,
+            "first paint": paint,
+            "shown": shown,
+            "server CPU": used,
+            "answer": seconds,
+            "answer bytes": size,
+            "again": again,
             **pan(tab),
-        }  # fmt: skip
+        }
 
 
 def pan(tab: Page) -> dict[str, float]:
@@ -126,13 +138,13 @@ def measure(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for page in PAGES:
         begun = time.perf_counter()
-        with view_server(folder.parent, "--no-rules") as server, sync_playwright() as driver:
+        with view_server(folder, "--no-rules") as server, sync_playwright() as driver:
             results["server start"] = time.perf_counter() - begun
             server.get("nothing")  # the modules of the answers are loaded
             time.sleep(1.0)
             browser = driver.chromium.launch(executable_path=program, args=list(_FLAGS))
             more = "&name=tensor_7" if page == "tensor" else ""
-            results[page] = measure_page(browser, f"{server.url}#/{page}?run={folder.name}{more}", page)
+            results[page] = measure_page(browser, server, page, f"/{page}?run={folder.name}{more}")
             browser.close()
     return results
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tdcore.errors import RunError
 from tdcore.text.short_repr import how_many
-from tdcore.view.answers import answer, list_runs
+from tdcore.view.answers import answer, run_line
 from tdcore.view.answers.buckets import reduced
 from tdcore.view.answers.frame import load_frame
 from tdcore.view.answers.statistics import COMMON, UPDATE_RATIO
@@ -54,7 +54,7 @@ def record(run: OpenRun, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
             the list of tensors are always recorded.
     """
     book = _Book(run, limit_bytes)
-    book.answers["runs?"] = list_runs("", [(run.id, run)], can_write=False)
+    book.answers["runs?"] = {"folder": "", "runs": [run_line(run)], "can_write": False}
     for name in ("overview", "rules", "layers", "tensors"):
         book.add(name, {}, {"columns": str(_columns(run))} if name == "layers" else {}, always=True)
     for name in ("time", "ranks", "compare", "predictions"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tdcore.rules.trace import Trace
+from tdcore.view.answers import OpenRun
 from tests.rules.system_samples import write_samples, write_step_times
 from tests.trial.writer import RunWriter, place
 
@@ -226,3 +228,12 @@ RUNS: dict[str, Callable[[Path], None]] = {
         without_statistics, extreme_numbers, timed,
     )
 }  # fmt: skip
+
+
+@contextmanager
+def opened(root: Path, name: str = "") -> Iterator[OpenRun]:
+    """Open a run; write it first if it has a name of RUNS."""
+    if name:
+        RUNS[name](root)
+    with closing(OpenRun(name or root.name, str(root))) as run:
+        yield run

@@ -14,7 +14,7 @@ import pytest
 
 from tdcore.errors import ConfigError, TdcoreError
 from tdcore.trial import create_trial
-from tdcore.view.answers import REQUESTS, OpenRun, RunSet, answer, list_runs
+from tdcore.view.answers import REQUESTS, OpenRun, answer, run_line, unreadable
 from tests.trial.writer import RunWriter
 from tests.view.contract import check, unpacked
 from tests.view.some_runs import HOSTILE, RUNS
@@ -185,20 +185,19 @@ def test_hostile_texts_are_passed_on_unchanged_and_malformed_findings_are_left_o
     assert f"{HOSTILE}0" in names
 
 
-def test_all_runs_of_a_folder_are_listed_and_an_unreadable_run_has_its_error(tmp_path: Path) -> None:
-    for name in ("run10", "run2"):
-        RUNS["losses_only"](tmp_path / "deep" / name)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "run.json").write_text("{")
-    with closing(RunSet(tmp_path)) as runs:
-        listed = list_runs(runs.folder, runs.readable(), can_write=False)
-        check(listed, "Runs")
-        assert [line["id"] for line in listed["runs"]] == ["broken", "deep/run2", "deep/run10"]
-        assert listed["runs"][0]["status"] == "unreadable"
-        assert "run.json is not JSON" in listed["runs"][0]["error"]
-        for wrong in ("..", "deep", "/etc", "deep/run2/../run10"):
-            with pytest.raises(TdcoreError, match="there is no run"):
-                runs.run(wrong)
+def test_a_line_of_the_list_of_runs_has_the_error_of_a_run_that_cannot_be_read(
+    places: dict[str, Path], tmp_path: Path
+) -> None:
+    with closing(OpenRun("x", str(places["two_attempts"]))) as run:
+        line = run_line(run)
+    check(line, "RunLine")
+    assert (line["steps"], line["workers"], line["rows"]) == ({"TRAIN": 8}, 1, 22)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(TdcoreError) as caught:
+        OpenRun("broken", str(tmp_path))
+    broken = unreadable("broken", caught.value)
+    check(broken, "RunLine")
+    assert "run.json is not JSON" in broken["error"]
 
 
 def test_answers_contain_new_rows_after_the_run_was_read_again(tmp_path: Path) -> None:

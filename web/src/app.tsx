@@ -1,4 +1,5 @@
 /** The application: header with the pages, the shown page, dialogs, keys, and live changes. */
+import { options } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { RunChanged, Runs } from "./contract.ts";
 import { Compare } from "./pages/compare.tsx";
@@ -17,7 +18,7 @@ import { StatusBadge } from "./parts/status.tsx";
 import { PAGES, type PageName, type Route } from "./route.ts";
 import { Router } from "./router.ts";
 import type { Source } from "./source.ts";
-import { type App, AppContext, go, href } from "./state.ts";
+import { type App, AppContext, go, href, useSettled, waiting } from "./state.ts";
 import { currentTheme, showTheme, type Theme } from "./theme.ts";
 
 const VIEWS: Readonly<Record<PageName, () => preact.JSX.Element | null>> = {
@@ -118,6 +119,7 @@ export function Application({ source, first }: { readonly source: Source; readon
           </button>
         </div>
       </header>
+      <Busy />
       <main id="main" tabIndex={-1}>
         {run === "" && page !== "runs" ? (
           <RunList />
@@ -129,6 +131,17 @@ export function Application({ source, first }: { readonly source: Source; readon
       {dialog === "search" && <Search onClose={() => setDialog("")} />}
     </AppContext.Provider>
   );
+}
+
+/** A moving line under the header while an answer takes long. */
+function Busy() {
+  const [count, setCount] = useState(waiting.count);
+  useEffect(() => {
+    waiting.listeners.add(setCount);
+    setCount(waiting.count);
+    return () => waiting.listeners.delete(setCount) && undefined;
+  }, []);
+  return <div class={`busy ${useSettled(count > 0, 200) && count > 0 ? "active" : ""}`} aria-hidden="true" />;
 }
 
 function RunPicker({ app, page }: { readonly app: App; readonly page: PageName }) {
@@ -169,7 +182,7 @@ function useTheme(): [Theme, (theme: Theme) => void] {
     };
     const before = (): void => {
       showTheme("light", false);
-      setTheme("light");
+      atOnce(() => setTheme("light"));
     };
     system.addEventListener("change", follow);
     addEventListener("beforeprint", before);
@@ -187,6 +200,15 @@ function useTheme(): [Theme, (theme: Theme) => void] {
   return [theme, choose];
 }
 
+/** Render a change of state, and draw its canvases, before this function returns: a print does not wait. */
+function atOnce(change: () => void): void {
+  const { debounceRendering, requestAnimationFrame } = options;
+  options.debounceRendering = (render) => render();
+  options.requestAnimationFrame = (draw) => draw();
+  change();
+  Object.assign(options, { debounceRendering, requestAnimationFrame });
+}
+
 const TOGETHER_MS = 300; // changes within this time are one refresh
 
 /** The list of runs and the versions of runs, which change with the events of the server. */
@@ -198,6 +220,8 @@ function useLive(
   const [versions, setVersions] = useState<ReadonlyMap<string, number>>(new Map());
   const [connected, setConnected] = useState(true);
   const changed = useRef(new Map<string, number>());
+  const newest = useRef(runs);
+  newest.current = runs;
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
     let lost = false;
@@ -217,7 +241,7 @@ function useLive(
     const onState = (state: boolean): void => {
       setConnected(state);
       if (state && lost) {
-        for (const each of first.runs) changed.current.set(each.id, -Date.now()); // events may be lost
+        for (const each of newest.current.runs) changed.current.set(each.id, -Date.now()); // events may be lost
         later();
       }
       lost = !state;
@@ -227,7 +251,7 @@ function useLive(
       clearTimeout(timer);
       end();
     };
-  }, [source, first]);
+  }, [source]);
   return { runs, versions, connected };
 }
 

@@ -40,6 +40,16 @@ export function setParameters(app: App, changes: Parameters): void {
   app.router.change(changes);
 }
 
+/** The requests that the reader waits for. */
+export const waiting = {
+  count: 0,
+  listeners: new Set<(count: number) => void>(),
+  add(change: 1 | -1): void {
+    this.count += change;
+    for (const listener of this.listeners) listener(this.count);
+  },
+};
+
 export interface Answer<T> {
   readonly data: T | null; // the newest answer; that of the previous request until the next one arrives
   readonly error: string;
@@ -75,6 +85,12 @@ export function useAnswer<T>(
     const abort = new AbortController();
     let pending = false;
     let again = false; // the run changed while the request was pending
+    let awaited = true;
+    const arrived = (): void => {
+      if (awaited) waiting.add(-1);
+      awaited = false;
+    };
+    waiting.add(1);
     const request = async (): Promise<void> => {
       if (pending) {
         again = true;
@@ -86,8 +102,10 @@ export function useAnswer<T>(
         try {
           const data = await source.get<T>(name, parameters, abort.signal);
           if (!abort.signal.aborted) setAnswer({ data, error: "", loading: false, key });
+          arrived();
         } catch (error) {
           const text = error instanceof Error ? error.message : String(error);
+          arrived();
           if (!abort.signal.aborted)
             setAnswer((old) => ({
               data: old.key === key ? old.data : null,
@@ -104,6 +122,7 @@ export function useAnswer<T>(
     void request();
     return () => {
       refresh.current = () => undefined;
+      arrived();
       abort.abort();
     };
   }, [source, key]);

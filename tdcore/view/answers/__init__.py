@@ -4,8 +4,7 @@
     answer(run, "layers", {"kind": "gradient"})
 
 Each page has one file with a function `answer` and the names of its PARAMETERS. Values of parameters are
-texts. Each parameter has a default, so {} is a valid request for each page. `list_runs` makes the answer
-`runs`.
+texts. Each parameter has a default, so {} is a valid request for each page.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from tdcore.view.answers import (
     time,
     value,
 )
-from tdcore.view.answers.opened import Judgement, OpenRun, RunSet, frozen
+from tdcore.view.answers.opened import Judgement, OpenRun, frozen
 from tdcore.view.answers.parameters import Parameters
-from tdcore.view.answers.runs import list_runs, run_line, unreadable
+from tdcore.view.answers.runs import run_line, unreadable
 
 if TYPE_CHECKING:
     Answer = Callable[[OpenRun, Parameters], dict[str, Any]]
     AnswerOfSeveral = Callable[[Sequence[OpenRun], Parameters], dict[str, Any]]
 
-__all__ = ["REQUESTS", "Judgement", "OpenRun", "RunSet", "answer", "list_runs", "run_line", "unreadable"]
+__all__ = ["REQUESTS", "Judgement", "OpenRun", "answer", "run_line", "unreadable"]
 
 _PAGES: dict[str, tuple[tuple[str, ...], Answer]] = {
     "overview": (overview.PARAMETERS, overview.answer),

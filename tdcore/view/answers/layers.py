@@ -30,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _COLUMNS = 400
+_MOST_CELLS = 2_000_000
 _FIRST_KINDS = ("gradient", "weight", "output", "loss", "metric", "scalar")
 _FIRST_STATISTIC = {
     "loss": "mean",
@@ -63,7 +64,8 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         steps=scope.steps,
         more=("nbytes",) if statistic.id == UPDATE_RATIO else (),
     )
-    over = StepColumns.over(frame.steps, scope.columns)
+    columns = max(1, min(scope.columns, _MOST_CELLS // max(len(names), 1)))
+    over = StepColumns.over(frame.steps, columns)
     shape = (len(names), len(over))
     cell = frame.tensor * len(over) + over.of_row
     values, shown = frame.values(statistic), statistic.to_json()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdcore.format.layout import EPOCH_SCALAR
 from tdcore.text.numbers import human_bytes
-from tdcore.text.short_repr import how_many
+from tdcore.text.short_repr import cut, how_many
 from tdcore.trial.missing_text import missing_lines
 from tdcore.trial.run_notes import note_lines
 from tdcore.view.answers.arrow import numbers
@@ -29,6 +29,8 @@ PARAMETERS = ("columns",)
 _COLUMNS = 800
 _RATE = re.compile(r"(?:^|[/_.])(?:lr|learning_rate|eta)$", re.ASCII)
 _MOST_FINDINGS = 1000
+_MOST_NOTICES = 200
+_LONGEST = 400  # characters of an exception
 
 
 def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         "learning_rates": curves(run, rates, columns),
         "findings": [finding_json(each) for each in run.findings[:_MOST_FINDINGS]],
         "causes": [] if judgement is None else [cause_json(each) for each in judgement.diagnosis.causes],
-        "notices": list(_notices(run)),
+        "notices": _shortened(list(_notices(run))),
         "cost": _cost(run),
         "verdicts": dict(counts),
     }
@@ -63,7 +65,7 @@ def _attempts(run: OpenRun) -> Iterator[dict[str, Any]]:
         entry = trial.attempt_info(number)
         mine = [end for (_, attempt), end in ends.items() if attempt == number]
         ended = [end.document.get("ended_ns") for end in mine]
-        times = [time for time in ended if type(time) is int]
+        times = [int(time) for time in ended if time is not None and _is_number(time)]
         worst = min(mine, key=lambda end: end.clean, default=None)
         yield {
             "attempt": number,
@@ -100,9 +102,21 @@ def _notices(run: OpenRun) -> Iterator[dict[str, str]]:
         yield {"level": "note", "text": trial.open_hint}
     notes = trial.notes()
     if isinstance(notes.get("exception"), str):
-        yield {"level": "warning", "text": f"the training ended by {notes['exception']}"}
+        yield {"level": "warning", "text": f"the training ended by {cut(notes['exception'], _LONGEST)}"}
     for text in note_lines(notes):
         yield {"level": "warning" if text.startswith("faults") else "note", "text": text}
+
+
+def _shortened(notices: list[dict[str, str]]) -> list[dict[str, str]]:
+    more = len(notices) - _MOST_NOTICES
+    if more <= 0:
+        return notices
+    return [*notices[:_MOST_NOTICES], {"level": "note", "text": f"{more:,} further notes are not listed"}]
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value of a document is a whole number, and not too large for a time or a size."""
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _cost(run: OpenRun) -> dict[str, Any] | None:
@@ -111,7 +125,7 @@ def _cost(run: OpenRun) -> dict[str, Any] | None:
     for end in run.trial.ends().values():
         found = end.document.get("totals")
         if isinstance(found, dict):
-            totals.update({name: value for name, value in found.items() if type(value) is int and value >= 0})
+            totals.update({name: value for name, value in found.items() if _is_number(value)})
     if not totals:
         return None
     times = run.trial.steps_time(intervals=True)

@@ -16,6 +16,7 @@ from tdcore.view.answers.places import at
 from tdcore.view.answers.scope import Scope
 
 if TYPE_CHECKING:
+    from tdcore.trial import Tensor
     from tdcore.view.answers.opened import OpenRun
     from tdcore.view.answers.parameters import Parameters
 
@@ -78,7 +79,7 @@ def _counted(run: OpenRun, labels: str, predictions: str, mode: ModeKeys, step: 
     table, right, of_step, reason = PairTable(), [], [], ""
     for each in chosen:
         try:
-            pairs = _pairs(run, both[0], both[1], each, mode)
+            pairs = _pairs(both[0], both[1], each, mode)
         except (RunError, ValueError) as error:
             reason = str(error)
             continue
@@ -104,9 +105,8 @@ def _counted(run: OpenRun, labels: str, predictions: str, mode: ModeKeys, step: 
     }
 
 
-def _pairs(run: OpenRun, labels: Any, predictions: Any, step: int, mode: ModeKeys) -> tuple[Ints, Ints]:
+def _pairs(labels: Tensor, predictions: Tensor, step: int, mode: ModeKeys) -> tuple[Ints, Ints]:
     """Classes of labels and predictions of all workers at a step."""
-    del run
     found = []
     for worker in labels.workers(step, mode):
         label = labels.value(step, mode, worker)

@@ -1,27 +1,15 @@
-"""Answer `runs`: the runs of a folder, one line each."""
+"""Lines of the list of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdcore.modes import ModeKeys
-from tdcore.view.answers.opened import OpenRun, frozen
 
-__all__ = ["list_runs", "run_line", "unreadable"]
+if TYPE_CHECKING:
+    from tdcore.view.answers.opened import OpenRun
 
-
-def list_runs(
-    folder: str, runs: Iterable[tuple[str, OpenRun | Exception]], *, can_write: bool
-) -> dict[str, Any]:
-    """`Runs` of the contract.
-
-    Args:
-        folder: The folder, for people.
-        runs: Ids, with the run or the error why it cannot be read.
-        can_write: Whether pages may write requests to the runs.
-    """
-    return {"folder": folder, "runs": [_line(name, each) for name, each in runs], "can_write": can_write}
+__all__ = ["run_line", "unreadable"]
 
 
 def run_line(run: OpenRun) -> dict[str, Any]:
@@ -58,13 +46,3 @@ def unreadable(id: str, error: Exception) -> dict[str, Any]:  # noqa: A002 -- th
         "rows": 0,
         "findings": 0,
     }
-
-
-def _line(name: str, run: OpenRun | Exception) -> dict[str, Any]:
-    if not isinstance(run, OpenRun):
-        return unreadable(name, run)
-    try:
-        with frozen(run):
-            return run_line(run)
-    except Exception as error:  # another run may still be readable
-        return unreadable(name, error)

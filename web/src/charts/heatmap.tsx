@@ -91,10 +91,7 @@ export function Heatmap(props: Props) {
   );
 
   useEffect(() => {
-    const canvas = base.current;
-    if (canvas === null || width === 0) return undefined;
-    const frame = requestAnimationFrame(() => drawHeat(canvas, heat));
-    return () => cancelAnimationFrame(frame);
+    if (base.current !== null && width > 0) drawHeat(base.current, heat);
   }, [heat, width]);
 
   useEffect(() => {
