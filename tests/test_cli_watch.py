@@ -111,26 +111,33 @@ def test_a_watch_waits_for_a_tensor_that_does_not_exist_yet(tmp_path: Path) -> N
 def test_on_a_terminal_each_drawing_replaces_the_one_before_and_fits(tmp_path: Path) -> None:
     run = live(tmp_path)
     for layer in range(100):
-        run.add(f"many.{layer}", np.ones(2), step=0)
+        run.add(f"many.{layer}", np.ones(2), step=1)
     run.flush()
     main, other = pty.openpty()
     environment = {**os.environ, "COLUMNS": "80", "LINES": "12", "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        command(tmp_path, "--watch"), stdin=other, stdout=other, env=environment
-    ) as watching:
-        os.close(other)
-        with os.fdopen(main, "r", newline="", errors="replace") as screen:
-            first = read_until(screen, "more lines: give a pattern")
-            run.end()
-            try:
-                last = screen.read()
-            except OSError:  # the terminal is closed
-                last = ""
+    watching = subprocess.Popen(command(tmp_path, "--watch"), stdin=other, stdout=other, env=environment)
+    os.close(other)
+    try:
+        first = read_screen(main, "more lines: give a pattern")
+        run.end()
+        last = read_screen(main, "many.99")
         assert watching.wait() == 0
+    finally:
+        watching.kill()
+        watching.wait()
+        os.close(main)
     assert first.count("\x1b[2J\x1b[H") == 1
     assert len(ESCAPE.sub("", first).splitlines()) == 11
-    assert "many.99" in last or last == ""
+    assert last.count("\x1b[2J\x1b[H") == 1
+
+
+def read_screen(terminal: int, text: str) -> str:
+    """Read the output of a program on a terminal, up to a text."""
+    found = ""
+    while text not in found:
+        found += os.read(terminal, 65536).decode(errors="replace")
+    return found
 
 
 @pytest.mark.parametrize("option", ["--json", "--time"])

@@ -184,7 +184,7 @@ class _Layout:
 def _layout(width: int, stat: str) -> _Layout:
     if width < _MIDDLE:
         return _Layout(
-            before=("step",), statistics=(stat,), history=min(_HISTORY, width // 6), title="history"
+            before=("step",), statistics=(stat,), history=min(_HISTORY, width // 5), title="history"
         )
     wide = ("mean", "std", "abs_mean", "abs_max") if width >= _WIDE else ("abs_mean", "abs_max")
     return _Layout(before=("kind", "step"), statistics=wide, history=_HISTORY, title=f"history of {stat}")

@@ -115,12 +115,14 @@ def _draw_means(figure: RunFigure, axes: Axes, means: Floats, edges: Floats, sta
 
     norm = _scale(means, statistic)
     colours = matplotlib.colormaps["PuOr" if statistic.scale == "diverging" else "viridis"]
-    drawn = np.ma.masked_invalid(means)
+    drawn = means
     if statistic.scale == "log":
         colours = colours.with_extremes(under=_ZERO)
-        drawn = np.ma.where(drawn <= 0, norm.vmin / 10, drawn)  # below the scale: it has no zero
+        drawn = np.where(means <= 0, norm.vmin / 10, means)  # below the scale: it has no zero
     rows = np.arange(len(means) + 1) - 0.5
-    mesh = axes.pcolormesh(edges, rows, drawn, norm=norm, cmap=colours, rasterized=True, gid="means")
+    mesh = axes.pcolormesh(
+        edges, rows, np.ma.masked_invalid(drawn), norm=norm, cmap=colours, rasterized=True, gid="means"
+    )
     axes.set_facecolor("#d9d9d9")  # no value
     below = statistic.scale == "log" and bool((means <= 0).any())
     bar = figure.colorbar(

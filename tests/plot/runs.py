@@ -27,7 +27,8 @@ HOSTILE = (
 
 def gradient(layer: int, step: int) -> Floats:
     """The gradient of a layer at a step: all elements have the same magnitude."""
-    return np.full(4, 10.0 ** (layer % 12 - 6) * (1 + step)) * np.array([1.0, -1.0, 1.0, -1.0])
+    values: Floats = np.full(4, 10.0 ** (layer % 12 - 6) * (1 + step)) * np.array([1.0, -1.0, 1.0, -1.0])
+    return values
 
 
 def layered(place: Path, layers: int = 12, steps: int = 6, bad: tuple[int, int] | None = None) -> Trial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,9 @@ def test_each_worker_has_a_curve_and_the_outlier_is_named(tmp_path: Path) -> Non
     for rank in range(5):
         label = f"worker_{rank}{' (differs)' if rank == 3 else ''}"
         size = [2 * (1.0 + 0.001 * rank + (50.0 if rank == 3 and step > 2 else 0.0)) for step in range(5)]
-        assert curve(axes, label) == ([0, 1, 2, 3, 4], pytest.approx(size))
+        steps, values = curve(axes, label)
+        assert steps == [0, 1, 2, 3, 4]
+        assert values == pytest.approx(size)
     assert "differs from the median: worker_3" in texts(figure)
 
 
@@ -171,8 +174,8 @@ def test_the_phases_of_a_step_add_up_to_its_duration(tmp_path: Path) -> None:
     trial = create_trial(tmp_path)
     (axes,) = trial.plot.time().axes
     table = trial.steps_time()
-    phases = [each for each in axes.get_children() if each.get_gid() in PHASES]
-    heights = sum(each.get_data().values - each.get_data().baseline for each in phases)
+    phases: list[Any] = [each for each in axes.get_children() if each.get_gid() in PHASES]
+    heights = np.sum([each.get_data().values - each.get_data().baseline for each in phases], axis=0)
     durations = table["duration_ns"].to_numpy() / 1e6
     assert len(heights) == len(durations)
     np.testing.assert_allclose(heights, durations, rtol=0.01)  # phases below 0.1 % have no colour

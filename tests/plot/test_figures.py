@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tdcore.trial import Trial, create_trial
@@ -98,5 +99,5 @@ def test_a_picture_of_a_live_run_has_the_rows_of_this_moment(tmp_path: Path) -> 
         run.add("loss", 1.0, step=step, kind="loss")
         run.flush()
         (axes,) = trial.plot.loss().axes
-        assert len(axes.get_lines()[0].get_xdata()) == step + 1
+        assert np.size(axes.get_lines()[0].get_xdata()) == step + 1
     assert not trial.frozen
