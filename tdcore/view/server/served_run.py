@@ -68,8 +68,8 @@ class ServedRun:
         self._state: object = None
         self._read_at = float("-inf")
         self._rules: RulesProcess | None = None
-        self._judgement: Judgement | None = None  # assigned by the thread of the rules
-        self.rules_error = ""
+        self._judgement: Judgement | None = None  # assigned by the thread of the rules, as the next one
+        self._rules_error = ""
 
     async def poll(self) -> None:
         """Read new data of the run, if there may be any."""
@@ -163,6 +163,7 @@ class ServedRun:
             self._rules.request()
         if self._run is not None:
             self._run.judgement = self._judgement
+            self._run.rules_error = self._rules_error
             self._run.judging = self._rules is not None and self._rules.pending
 
     # In the thread of the rules. ----------------------------------------------------------------------
@@ -170,9 +171,9 @@ class ServedRun:
     def _judged(self, answer: Judgement | str) -> None:
         """Keep the verdicts for the next answers; or the reason why there are none."""
         if isinstance(answer, str):
-            self.rules_error = answer
+            self._rules_error = answer
         else:
-            self.rules_error, self._judgement = "", answer
+            self._rules_error, self._judgement = "", answer
         self._update()
 
     def _update(self) -> None:
