@@ -15,6 +15,7 @@ from tdcore.text.numbers import line_of_blocks, number
 from tdcore.text.quoting import quoted
 from tdcore.text.short_repr import how_many
 from tdcore.view.answers import answer
+from tdcore.view.answers.curves import ends_of
 
 if TYPE_CHECKING:
     from tdcore.rules.finding_groups import FindingGroup
@@ -40,7 +41,7 @@ def markdown_report(run: OpenRun) -> str:
         _heading(overview),
         _causes(overview),
         _findings(run),
-        _losses(overview),
+        _losses(run, overview),
         _notices(overview),
         _rules(verdicts),
     ]
@@ -94,7 +95,7 @@ def _finding(group: FindingGroup) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _losses(overview: Mapping[str, Any]) -> list[str]:
+def _losses(run: OpenRun, overview: Mapping[str, Any]) -> list[str]:
     curves = overview["losses"][:_MOST_LOSSES]
     if not curves:
         return []
@@ -102,17 +103,14 @@ def _losses(overview: Mapping[str, Any]) -> list[str]:
     lines.append("|---|---|---:|---:|---:|---|")
     for curve in curves:
         means = _numbers(curve["points"]["mean"])
-        finite = means[np.isfinite(means)]
-        first, last, least = (
-            (number(float(finite[0]), 3), number(float(finite[-1]), 3), number(float(finite.min()), 3))
-            if finite.size
-            else ("NaN",) * 3
-        )
+        ends = ends_of(run, curve["name"], curve["mode"])
+        first, last, least = ("NaN",) * 3 if ends is None else (number(each, 3) for each in ends)
         bad = int(_numbers(curve["points"]["bad"]).sum())
         history = line_of_blocks(means.tolist(), _WIDTH) + (f" {bad:,} x NaN or infinite" if bad else "")
         cells = [_code(curve["name"]), curve["mode"], first, last, least, history]
         lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    more = len(overview["losses"]) - len(curves)
+    return [*lines, "", f"{more:,} further curves are not listed."] if more > 0 else lines
 
 
 def _notices(overview: Mapping[str, Any]) -> list[str]:

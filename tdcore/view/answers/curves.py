@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdcore.modes import ModeKeys
-from tdcore.view.answers.arrow import coded, numbers, whole_numbers
+from tdcore.view.answers.arrow import coded, is_in, numbers, whole_numbers
 from tdcore.view.answers.buckets import Floats, Ints, StepColumns, points, reduced
 from tdcore.view.answers.packing import Packed, pack_doubles
 
 if TYPE_CHECKING:
     from tdcore.view.answers.opened import OpenRun
 
-__all__ = ["curves"]
+__all__ = ["MOST_CURVES", "curves", "ends_of"]
 
 _COLUMNS = ("name", "mode", "mode_step", "step", "mean", "nan_count", "pos_inf_count", "neg_inf_count")
-_MOST = 60
+MOST_CURVES = 60
 
 
 def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, A
     codes = {text: code for code, text in enumerate(texts)}
     for text in names:
         for each in ModeKeys:
-            if text not in codes or each.name not in modes or len(found) == _MOST:
+            if text not in codes or each.name not in modes or len(found) == MOST_CURVES:
                 continue
             rows = np.flatnonzero(key == codes[text] * len(modes) + modes.index(each.name))
             if rows.size:
@@ -61,3 +61,19 @@ def _first_global_steps(steps: Ints, global_steps: Floats, columns: int) -> Pack
     """The global step of the first step of each column."""
     over = StepColumns.over(steps, columns)
     return pack_doubles(reduced(global_steps, over.of_row, len(over)).min)
+
+
+def ends_of(run: OpenRun, name: str, mode: str) -> tuple[float, float, float] | None:
+    """The first, the last and the smallest finite value of a loss in one mode; None without a finite value.
+
+    The first and the last value are means of the workers at one step.
+    """
+    table = run.trial.stats([name], mode=ModeKeys[mode], columns=_COLUMNS)
+    codes, texts = coded(table, "mode")
+    means, steps = numbers(table, "mean"), whole_numbers(table, "mode_step")
+    good = np.flatnonzero(np.isfinite(means) & is_in(codes, texts, (mode,)))
+    if not good.size:
+        return None
+    means, steps = means[good], steps[good]
+    first, last = (float(means[steps == each].mean()) for each in (steps.min(), steps.max()))
+    return first, last, float(means.min())

@@ -43,6 +43,7 @@ class OpenRun:
         trial: The run.
         judgement: The newest verdicts; None before `judge`.
         judging: Whether `judge` runs.
+        rules_error: Why there are no verdicts on the newest data; "" without an error.
         partings: Where other runs begin to differ from this run, by id, with the numbers of rows of both runs
             (answers/parting.py). The comparison reads all rows, so it is kept until there are new rows.
     """
@@ -54,6 +55,7 @@ class OpenRun:
         self.name = id or self.trial.name
         self.judgement: Judgement | None = None
         self.judging = False
+        self.rules_error = ""
         self.partings: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
         self._catalog: tuple[int, Catalog] | None = None
         self._findings: tuple[Judgement | None, list[dict[str, Any]], tuple[Finding, ...]] | None = None

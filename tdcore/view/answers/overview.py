@@ -12,7 +12,7 @@ from tdcore.text.short_repr import cut, how_many
 from tdcore.trial.missing_text import missing_lines
 from tdcore.trial.run_notes import note_lines
 from tdcore.view.answers.arrow import numbers
-from tdcore.view.answers.curves import curves
+from tdcore.view.answers.curves import MOST_CURVES, curves
 from tdcore.view.answers.places import cause_json, finding_json
 from tdcore.view.answers.runs import run_line
 
@@ -31,6 +31,9 @@ _RATE = re.compile(r"(?:^|[/_.])(?:lr|learning_rate|eta)$", re.ASCII)
 _MOST_FINDINGS = 1000
 _MOST_NOTICES = 200
 _LONGEST = 400  # characters of an exception
+_NOT_DRAWN = (
+    "{:,} further losses and metrics are not drawn in the overview; the page of each tensor shows its history"
+)
 
 
 def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
@@ -43,15 +46,18 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     counts = (
         Counter() if judgement is None else Counter(each.status.value for each in judgement.report.verdicts)
     )
+    drawn = curves(run, losses, columns)
+    more = len(losses) - len({each["name"] for each in drawn}) if len(drawn) == MOST_CURVES else 0
+    left_out = [{"level": "warning", "text": _NOT_DRAWN.format(more)}] if more > 0 else []
     return {
         "run": run_line(run),
         "path": run.shown_path,
         "attempts": list(_attempts(run)),
-        "losses": curves(run, losses, columns),
+        "losses": drawn,
         "learning_rates": curves(run, rates, columns),
         "findings": [finding_json(each) for each in run.findings[:_MOST_FINDINGS]],
         "causes": [] if judgement is None else [cause_json(each) for each in judgement.diagnosis.causes],
-        "notices": _shortened(list(_notices(run))),
+        "notices": _shortened([*left_out, *_notices(run)]),
         "cost": _cost(run),
         "verdicts": dict(counts),
     }
@@ -97,6 +103,8 @@ def _notices(run: OpenRun) -> Iterator[dict[str, str]]:
             "level": "lost",
             "text": f"not kept as requested: {how_many(drops[reason], 'tensor')} ({size}): {reason}",
         }
+    if run.rules_error:
+        yield {"level": "warning", "text": f"the rules cannot judge the newest data: {run.rules_error}"}
     for text in trial.patterns.remarks():
         yield {"level": "warning", "text": text}
     if trial.open_hint:

@@ -175,6 +175,7 @@ class ServedRun:
             self._rules.request()
         if self._run is not None:
             self._run.judgement = self._judgement
+            self._run.rules_error = self._rules_error
             self._run.judging = self._rules is not None and self._rules.pending
 
     # In the thread of the rules. ----------------------------------------------------------------------
@@ -182,7 +183,7 @@ class ServedRun:
     def _judged(self, answer: Judgement | str) -> None:
         """Keep the verdicts for the next answers; or the reason why there are none."""
         if not isinstance(answer, str):
-            self._judgement = answer
+            self._rules_error, self._judgement = "", answer
         elif answer != self._rules_error:
             self._rules_error = answer
             _log.warning(
