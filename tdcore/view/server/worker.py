@@ -14,6 +14,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
+from tdcore.errors import RunNotFound
+
 __all__ = ["Worker", "call_together"]
 
 T = TypeVar("T")
@@ -24,7 +26,8 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._open = 0  # calls that have not ended; used by the event loop only
+        self._open = 0  # calls that have not ended; used by the event loop only, as `closed`
+        self.closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -38,7 +41,9 @@ class Worker:
         return await asyncio.wrap_future(self.submit(function))
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Put a call into the queue."""
+        """Put a call into the queue. Raises RunNotFound after close(), because no thread would call it."""
+        if self.closed:
+            raise RunNotFound("the run was closed during the request; load the page again")
         future: Future[T] = Future()
         loop = asyncio.get_running_loop()
         self._open += 1
@@ -75,7 +80,8 @@ class Worker:
         await asyncio.wrap_future(arrived)
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
-        """End the thread after the calls in its queue, and after one more call. Any thread."""
+        """End the thread after the calls in its queue, and after one more call."""
+        self.closed = True
         self._calls.put(last)
         self._calls.put(None)
 
