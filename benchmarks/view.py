@@ -44,6 +44,7 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 _MOVES = 120
+_PATIENCE_MS = 300_000
 
 _AGAIN = """
 async name => {
@@ -70,6 +71,7 @@ def measure_page(browser: Browser, server: ViewServer, page: str, hash_: str) ->
     """Open one page with an empty cache. hash_: the part of the address after "#"."""
     context = browser.new_context(viewport={"width": 1366, "height": 768})
     with contextlib.closing(context):
+        context.set_default_timeout(_PATIENCE_MS)
         tab = context.new_page()
         answers: dict[str, Any] = {}
 

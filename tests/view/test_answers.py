@@ -262,3 +262,19 @@ def test_gradients_are_in_the_order_of_the_model_in_whichever_order_they_were_re
     with closing(OpenRun("x", str(tmp_path))) as opened_run:
         rows = requested(opened_run, "layers", kind="gradient")["rows"]
     assert [row["name"] for row in rows] == [f"gradient/{name}" for name in names]
+
+
+def test_an_attempt_has_not_ended_while_one_of_its_workers_runs(tmp_path: Path) -> None:
+    names = ["worker_0", "worker_1"]
+    ranks = [RunWriter(tmp_path, worker=name, world_size=2, workers=names) for name in names]
+    for run in ranks:
+        run.add("loss", 1.0, step=0, kind="loss")
+        run.flush()
+    ranks[0].end(ended_ns=7)
+    with closing(OpenRun("x", str(tmp_path))) as opened_run:
+        (attempt,) = requested(opened_run, "overview")["attempts"]
+        assert (attempt["clean"], attempt["ended_ns"], attempt["world_size"]) == (None, None, 2)
+        ranks[1].end(ended_ns=9)
+        opened_run.trial.refresh()
+        (attempt,) = requested(opened_run, "overview")["attempts"]
+    assert (attempt["clean"], attempt["ended_ns"]) == (True, 9)

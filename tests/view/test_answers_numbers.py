@@ -173,6 +173,16 @@ def test_the_deviating_rank_is_shown_with_its_distance(tmp_path: Path) -> None:
         assert values[rank, row["mode_step"]] == pytest.approx(row["value"], rel=1e-6)
         assert deviations[rank, row["mode_step"]] == pytest.approx(row["deviation"], rel=1e-6)
     assert {each["worker"] for each in found["outliers"]} == {"worker_3"}
+    with opened(tmp_path) as run:
+        coarse = answer(run, "ranks", {"name": "gradient/w", "statistic": "mean", "columns": "2"})
+        table = run.trial.compare_workers(["gradient/w"], column="mean").to_pylist()
+    for rank, worker in enumerate(coarse["workers"]):
+        for half in range(2):
+            mine = [
+                row["deviation"] for row in table if row["worker"] == worker and row["mode_step"] // 3 == half
+            ]
+            furthest = unpacked(coarse["deviations"]).reshape(4, 2)[rank, half]
+            assert furthest == pytest.approx(max(mine, key=abs), rel=1e-6)
 
 
 def test_a_rank_with_nan_is_the_outlier(tmp_path: Path) -> None:
@@ -205,6 +215,11 @@ def test_losses_of_all_modes_have_their_own_steps_and_global_steps(healthy: Open
     assert unpacked(curves["TRAIN"]["points"]["step"]).tolist() == list(range(30))
     assert unpacked(curves["EVAL"]["points"]["step"]).tolist() == list(range(6))
     assert unpacked(curves["EVAL"]["global_step"]).tolist() == [10, 11, 22, 23, 34, 35]
+    coarse = answer(healthy, "overview", {"columns": "2"})["losses"]
+    assert {curve["mode"]: unpacked(curve["global_step"]).tolist() for curve in coarse} == {
+        "TRAIN": [0, 17],  # TRAIN step 15
+        "EVAL": [10, 23],
+    }
     assert [curve["name"] for curve in overview["learning_rates"]] == ["SGD/group_0/lr"]
     rates = unpacked(overview["learning_rates"][0]["points"]["mean"])
     assert rates == pytest.approx([0.1 / (1 + step // 10) for step in range(30)], rel=1e-6)

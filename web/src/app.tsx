@@ -75,7 +75,9 @@ export function Application({ source, first }: { readonly source: Source; readon
             {line.name}
           </span>
         )}
-        {line !== undefined && page !== "runs" && <StatusBadge status={line.status} />}
+        {line !== undefined && line.status !== "reading" && page !== "runs" && (
+          <StatusBadge status={line.status} />
+        )}
         <nav aria-label="Pages">
           {page !== "runs" &&
             PAGES.map(([name, title]) => (

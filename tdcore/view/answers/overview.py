@@ -64,12 +64,13 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
 
 
 def _attempts(run: OpenRun) -> Iterator[dict[str, Any]]:
-    """`AttemptLine` of the contract for each attempt."""
+    """`AttemptLine` of the contract for each attempt. An attempt has ended when all of its workers have."""
     trial = run.trial
     ends = trial.ends()
+    current = max(trial.attempts, default=-1) if trial.status == "running" else None
     for number in trial.attempts:
         entry = trial.attempt_info(number)
-        mine = [end for (_, attempt), end in ends.items() if attempt == number]
+        mine = [end for (_, attempt), end in ends.items() if attempt == number and number != current]
         ended = [end.document.get("ended_ns") for end in mine]
         times = [int(time) for time in ended if time is not None and _is_number(time)]
         worst = min(mine, key=lambda end: end.clean, default=None)

@@ -55,16 +55,15 @@ class RulesProcess:
         self._needed.set()
 
     def close(self) -> None:
-        """End the process. Any thread."""
+        """End the process, without waiting for its end. Any thread."""
         with self._lock:
             self._closed = True
-            child, self._child = self._child, None
+            if self._child is not None:
+                self._child[0].terminate()
         self._needed.set()
-        if child is not None:
-            _end(*child)
 
     def _work(self) -> None:
-        while self._wait():
+        while self._is_needed():
             begun, first = time.monotonic(), self._child is None
             try:
                 with _AT_ONCE:
@@ -81,11 +80,13 @@ class RulesProcess:
             busy = 0.0 if first else time.monotonic() - begun  # the first one includes the imports
             time.sleep(max(_LEAST_REST_SECONDS, _REST * busy))
 
-    def _wait(self) -> bool:
-        """Wait for a request. Returns False if this object is closed."""
+    def _is_needed(self) -> bool:
+        """Wait for a request. Returns False if this object is closed, after the end of its process."""
         self._needed.wait()
         self._busy = True
         self._needed.clear()
+        if self._closed:
+            self._end_child()
         return not self._closed
 
     def _ask(self) -> Judgement | str:

@@ -6,11 +6,14 @@ Threads: coroutines of the event loop call the methods, except those whose docst
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from tdcore.errors import RunNotFound, TdcoreError
+from tdcore.errors import RunError, RunNotFound, TdcoreError
+from tdcore.text.quoting import quoted
 from tdcore.view.server.rules_process import RulesProcess
 from tdcore.view.server.signature import Signature, signature_of
 from tdcore.view.server.worker import Worker, call_together
@@ -23,9 +26,11 @@ __all__ = ["ServedRun", "next_version", "with_runs"]
 
 T = TypeVar("T")
 
-_REFRESH_SECONDS = 2.0  # a run without new files may still change its status, because its process has died
-_REMOTE_SECONDS = 1.5  # between two reads of a run in a bucket
-_REMOTE_ENDED_SECONDS = 20.0
+_log = logging.getLogger("tdcore.view")
+
+# Seconds between two reads of a run without new files, by status: its process may die, it may be repaired.
+_PAUSES = {"reading": 0.0, "running": 2.0, "unreadable": 5.0}
+_REMOTE_PAUSES = {"reading": 0.0, "running": 1.5, "ended": 20.0, "died": 20.0, "unreadable": 20.0}
 _versions = itertools.count(1)
 
 
@@ -45,7 +50,7 @@ class ServedRun:
 
     Attributes:
         version: Number that is larger after each change of the data or of the verdicts.
-        error: Why the run cannot be read now; "" if it can be read.
+        error: Why the run cannot be read now; None if it can be read.
         status: Status of the run for pages.
         used: Monotonic time of the last request.
     """
@@ -55,14 +60,15 @@ class ServedRun:
     ) -> None:
         self.entry = entry
         self.version = next_version()
-        self.error = ""
-        self.status = "running"
+        self.error: TdcoreError | None = None
+        self.status = "reading"
         self.used = time.monotonic()
         self.worker = Worker(f"tdcore-view-{entry.id}"[:60])
         self._remote = remote
         self._changed = changed
         self._judges = judges
-        self._run: OpenRun | None = None  # used by the run's thread only, as the four below
+        # Used by the run's thread only:
+        self._run: OpenRun | None = None
         self._run_id = ""
         self._signature: Signature | None = None
         self._state: object = None
@@ -84,11 +90,11 @@ class ServedRun:
         before = self._state
         try:
             self._state = self._read(signature)
-            self.error = ""
+            self.error = None
         except TdcoreError as error:
-            self._fail(str(error))
+            self._fail(error)
         except Exception as error:  # a bug of tdcore: the other runs stay readable
-            self._fail(f"{type(error).__name__}: {error}")
+            self._fail(RunError(f"{self.entry.id} cannot be read: {type(error).__name__}: {error}"))
         if self._state != before:
             self._update()
             if self._rules is not None and not self.error:
@@ -101,25 +107,25 @@ class ServedRun:
         """
         self.read_new()
         if self._run is None:
-            raise RunNotFound(self.error)
+            raise self.error or RunError(f"{self.entry.id} cannot be read")
         self._judge()
         return self._run
 
     def close(self) -> None:
         """Close the run after the calls in its queue, and end its processes."""
-        if self._rules is not None:
-            self._rules.close()
-        self.worker.close(self._close_run)
+        rules = self._rules
+        if rules is not None:  # now, although a call may still read the run
+            rules.close()
+        self.worker.close(self._close)
 
     # In the run's thread. -----------------------------------------------------------------------------
 
     def _is_due(self, signature: Signature | None) -> bool:
         silent = time.monotonic() - self._read_at
-        if self._remote:
-            return silent >= (_REMOTE_SECONDS if self.status == "running" else _REMOTE_ENDED_SECONDS)
-        if signature is None or signature.differs(self._signature):
+        pauses = _REMOTE_PAUSES if self._remote else _PAUSES
+        if not self._remote and (signature is None or signature.differs(self._signature)):
             return True
-        return self.status == "running" and silent >= _REFRESH_SECONDS
+        return silent >= pauses.get(self.status, math.inf)
 
     def _read(self, signature: Signature | None) -> object:
         """Read the run, and return a value that differs after a change."""
@@ -148,9 +154,14 @@ class ServedRun:
         run.trial.frozen = True
         return run
 
-    def _fail(self, error: str) -> None:
-        self.error, self.status, self._state = error, "unreadable", error
+    def _fail(self, error: TdcoreError) -> None:
+        self.error, self.status, self._state = error, "unreadable", str(error)
         self._close_run()
+
+    def _close(self) -> None:
+        self._close_run()
+        if self._rules is not None:
+            self._rules.close()
 
     def _close_run(self) -> None:
         run, self._run = self._run, None
@@ -170,10 +181,13 @@ class ServedRun:
 
     def _judged(self, answer: Judgement | str) -> None:
         """Keep the verdicts for the next answers; or the reason why there are none."""
-        if isinstance(answer, str):
-            self._rules_error = answer
-        else:
+        if not isinstance(answer, str):
             self._rules_error, self._judgement = "", answer
+        elif answer != self._rules_error:
+            self._rules_error = answer
+            _log.warning(
+                "tdcore: the rules of %s failed: %s", quoted(self.entry.id, 100), quoted(answer, 500)
+            )
         self._update()
 
     def _update(self) -> None:

@@ -43,7 +43,7 @@ class Worker:
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Put a call into the queue. Raises RunNotFound after close(), because no thread would call it."""
         if self.closed:
-            raise RunNotFound("the run was closed during the request; load the page again")
+            raise RunNotFound("the run was removed, or closed for other runs; open it again")
         future: Future[T] = Future()
         loop = asyncio.get_running_loop()
         self._open += 1

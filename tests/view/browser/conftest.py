@@ -41,7 +41,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs: faulty and mended of the demo, ranks (4 workers), empty, hostile."""
+    """Runs: `faulty` and `mended` of the demo, `ranks` (4 workers), `empty`, and a hostile one."""
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "tdcore.cli", "demo", "--out", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -23,6 +23,7 @@ interface Props {
 
 const LEAST_ROW = 1;
 const MOST_ROW = 32;
+const DOUBLE_CLICK_MS = 250;
 const FIT_ROW = 24; // height of few rows
 
 export function Heatmap(props: Props) {
@@ -35,6 +36,8 @@ export function Heatmap(props: Props) {
   const [scrollTop, setScrollTop] = useState(0);
   const [hover, setHover] = useState<Hover | null>(null);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null); // x of a selection
+  const click = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  useEffect(() => () => clearTimeout(click.current), []);
   const gesture = useRef<{
     x: number;
     y: number;
@@ -177,7 +180,11 @@ export function Heatmap(props: Props) {
       const found =
         placeAt(heat, event.offsetX, event.offsetY).hover ??
         placeAt(heat, PLOT.left + 1, event.offsetY).hover;
-      if (found !== null) props.onOpen(whole.rows[found.row]!.name, found.cell?.first ?? range.from);
+      if (found === null) return;
+      const open = (): void => props.onOpen(whole.rows[found.row]!.name, found.cell?.first ?? range.from);
+      // If not all steps are visible, the click may be the first one of a double click.
+      if (props.range === null) open();
+      else click.current ??= setTimeout(open, DOUBLE_CLICK_MS);
     } else if (!start.pan && Math.abs(event.offsetX - start.x) >= 6) {
       const ends = [placeAt(heat, start.x, 0).step, placeAt(heat, event.offsetX, 0).step].sort(
         (a, b) => a - b,
@@ -270,7 +277,11 @@ export function Heatmap(props: Props) {
               onPointerUp={onPointerUp}
               onPointerCancel={() => setDrag(null)}
               onPointerLeave={() => gesture.current === null && setHover(null)}
-              onDblClick={() => props.onRange(null)}
+              onDblClick={() => {
+                clearTimeout(click.current);
+                click.current = undefined;
+                props.onRange(null);
+              }}
             />
           </div>
         </div>

@@ -18,7 +18,9 @@ export function Lines(props: LinesProps) {
   const [cursor, setCursor] = useState<number | null>(null);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const { series, height = 220 } = props;
-  const log = props.y === "log" || (props.y !== "linear" && suitsLog(series));
+  const suits = useMemo(() => suitsLog(series), [series]);
+  const log = props.y === "log" || (props.y !== "linear" && suits);
+  const text = useMemo(() => summary(props.label, series), [props.label, series]);
   const data = useMemo(() => aligned(series, log), [series, log]);
   const whole = useMemo<Range>(
     () => ({ from: data.steps[0] ?? 0, to: data.steps[data.steps.length - 1] ?? 1 }),
@@ -105,7 +107,7 @@ export function Lines(props: LinesProps) {
         // biome-ignore lint/a11y/noNoninteractiveTabindex: the keys zoom and pan.
         tabIndex={0}
         role="img"
-        aria-label={summary(props.label, series)}
+        aria-label={text}
         onKeyDown={move}
       >
         <div ref={host} />
