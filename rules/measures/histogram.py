@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Histograms"]
+__all__ = ["FIRST_BIN", "LAST_BIN", "Histograms"]
+
+FIRST_BIN, LAST_BIN = -40, 23
 
 Ints = npt.NDArray[np.int64]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ __all__ = ["ranks"]
 
 _OUTLIER = 6.0  # estimated standard deviations
 _LEAST_WORKERS = 3
+_BAD = ("nan_count", "pos_inf_count", "neg_inf_count")
 _MOST_COLOURS = 6  # more workers have thin grey lines
 _OUTLIER_COLOUR = "#d55e00"
 
@@ -51,7 +53,10 @@ def ranks(trial: Trial, name: str, column: str, mode: str | None) -> RunFigure:
         saved = f"only {workers[0]} has saved it" if workers else "no worker has statistics of it"
         return empty_figure(trial, what, f"there is nothing to compare: {saved}")
     values, steps = numbers(table, "value"), whole_numbers(table, "mode_step")
-    outliers = _outliers(table, codes, texts)
+    bad, of_bad = _not_finite(trial, name, of_mode)
+    outliers = _outliers(table, codes, texts) | of_bad
+    if column not in _BAD:  # a statistic describes finite elements only: 0 for an L2 norm of NaN
+        values = np.where(bad, np.nan, values)
     figure, (axes,) = new_figure(4.2)
     quiet = [COLOURS[at] for at in (0, 2, 3, 4, 5)] if outliers else list(COLOURS)
     few = len(workers) <= _MOST_COLOURS
@@ -89,9 +94,27 @@ def _outliers(table: pa.Table, codes: Any, texts: list[str]) -> dict[str, float]
     return found
 
 
+def _not_finite(trial: Trial, name: str, mode: str) -> tuple[Any, dict[str, float]]:
+    """Rows of compare_workers() with NaN or infinite elements; workers that alone have them, as outliers."""
+    found: dict[str, float] = {}
+    bad = np.zeros(0, dtype=np.bool_)
+    for column in _BAD:
+        table = trial.compare_workers([name], column=column, mode=ModeKeys[mode])
+        some = numbers(table, "value") > 0
+        bad = bad | some if bad.size else some
+        alone = some & (numbers(table, "median") == 0) & (whole_numbers(table, "alike") >= _LEAST_WORKERS)
+        workers = table.column("worker").take(np.flatnonzero(alone)).to_pylist()
+        found.update(dict.fromkeys(workers, math.inf))
+    return bad, found
+
+
 def _note(outliers: dict[str, float]) -> str:
     if not outliers:
         return "no worker differs from the others"
     worst = sorted(outliers, key=lambda each: -outliers[each])[:3]
-    size = [f"{shown(each)} ({outliers[each]:,.3g} deviations)" for each in worst]
+    size = [f"{shown(each)} ({_size(outliers[each])})" for each in worst]
     return f"differs from the median: {', '.join(size)}"
+
+
+def _size(deviation: float) -> str:
+    return f"{deviation:,.3g} deviations" if math.isfinite(deviation) else "NaN or infinite elements"

@@ -135,6 +135,21 @@ def test_equal_workers_have_no_outlier_and_one_worker_has_nothing_to_compare(tmp
     assert "only worker_0 has saved it" in texts(ranks(tmp_path / "b", 1).plot.ranks("gradient/w"))
 
 
+@pytest.mark.parametrize("column", ["l2", "mean"])
+def test_a_worker_with_nan_is_highlighted_and_its_nan_is_a_cross(tmp_path: Path, column: str) -> None:
+    for rank in range(4):
+        run = RunWriter(tmp_path, worker=f"worker_{rank}", world_size=4)
+        for step in range(3):
+            loss = np.float32("nan" if (rank, step) == (2, 1) else 1 + rank / 10)
+            run.add("loss", loss, kind="loss", step=step)
+        run.flush()
+        run.end()
+    figure = td.create_trial(tmp_path).plot.ranks("loss", column=column)
+    assert "differs from the median: worker_2 (NaN or infinite elements)" in texts(figure)
+    (cross,) = [each for each in figure.axes[0].lines if each.get_gid() == "bad"]
+    assert list(cross.get_xdata()) == [1]
+
+
 # Two runs. --------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import pytest
 from tdcore.errors import ConfigError, TdcoreError
 from tdcore.trial import create_trial
 from tdcore.view.answers import REQUESTS, OpenRun, answer, run_line, unreadable
+from tdcore.view.answers.names import matching
 from tests.trial.writer import RunWriter
 from tests.view.contract import check, unpacked
 from tests.view.some_runs import HOSTILE, RUNS
@@ -103,6 +104,20 @@ def test_tensors_are_in_the_order_of_the_model(places: dict[str, Path]) -> None:
     assert [name for name in names if name in weights] == weights
     outputs = [name for name in names if name.endswith("relu_output_0")]
     assert outputs == [f"layer{at}.relu_output_0" for at in range(12)]
+
+
+def test_a_pattern_takes_linear_time() -> None:
+    names = ["transformer.h.0.attn.c_attn." * 100]
+    assert matching(names, r"(\w+\.?)+bias$") == []  # backtracking would not end
+    with pytest.raises(ConfigError, match="look-around"):
+        matching(names, "(?=a)")
+
+
+def test_an_error_of_the_rules_is_a_notice(places: dict[str, Path]) -> None:
+    with closing(OpenRun("healthy", str(places["healthy"]))) as run:
+        run.rules_error = "the process has ended"
+        texts = [each["text"] for each in requested(run, "overview")["notices"]]
+        assert "the rules cannot judge the newest data: the process has ended" in texts
 
 
 def test_a_pattern_chooses_names(places: dict[str, Path]) -> None:

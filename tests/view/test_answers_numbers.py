@@ -55,6 +55,24 @@ def test_quantiles_are_within_a_factor_of_two_of_those_of_the_values(
         assert exact / 2.0001 <= quantile <= exact * 2.0001
 
 
+@pytest.mark.parametrize("size", [1e12, 1e-20])
+def test_quantiles_of_elements_outside_of_the_bins_are_between_the_edge_and_the_extremes(
+    tmp_path: Path, size: float
+) -> None:
+    values = size * np.geomspace(1, 1e6, 101)
+    run = RunWriter(tmp_path)
+    run.add("w", values, step=0)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        page = answer(found, "tensor", {"name": "w"})
+    quantiles = [unpacked(each["points"]["mean"]).item() for each in page["quantiles"]]
+    assert quantiles == sorted(quantiles)
+    assert len(set(quantiles)) == len(quantiles)
+    assert values.min() * 0.999 <= quantiles[0]
+    assert quantiles[-1] <= values.max() * 1.001
+
+
 def test_the_histogram_has_the_shares_of_all_elements(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.add("w", np.array([0.0, 1.0, 1.5, 4.0, np.nan, 0.0, 0.26, -1.0]), step=0)
@@ -167,6 +185,19 @@ def test_the_deviating_rank_is_shown_with_its_distance(tmp_path: Path) -> None:
             assert furthest == pytest.approx(max(mine, key=abs), rel=1e-6)
 
 
+def test_a_rank_with_nan_is_the_outlier(tmp_path: Path) -> None:
+    for rank in range(4):
+        run = RunWriter(tmp_path, worker=f"worker_{rank}", world_size=4)
+        run.add("loss", np.float32("nan" if rank == 2 else 1.0), kind="loss", step=0)
+        run.flush()
+        run.end()
+    with opened(tmp_path) as run_of_four:
+        found = answer(run_of_four, "ranks", {"name": "loss"})
+    check(found, "Ranks")
+    assert [each["worker"] for each in found["outliers"]] == ["worker_2"]
+    assert np.isnan(unpacked(found["values"])).tolist() == [False, False, True, False]
+
+
 def test_copies_that_are_equal_have_no_outlier_and_parts_are_not_compared(tmp_path: Path) -> None:
     with opened(tmp_path / "a", "four_ranks") as run:
         found = answer(run, "ranks", {"name": "w"})
@@ -199,20 +230,41 @@ def test_losses_of_all_modes_have_their_own_steps_and_global_steps(healthy: Open
 
 
 def test_the_confusion_matrix_counts_the_saved_pairs(healthy: OpenRun) -> None:
-    found = answer(healthy, "predictions", {"step": "19"})
+    found, alone = (answer(healthy, "predictions", each) for each in ({}, {"step": "19"}))
     check(found, "Predictions")
     trial = create_trial(healthy.path)
     labels, guesses = (
-        np.concatenate([trial.tensor(name).value(step, ModeKeys.TRAIN) for step in range(20)])
+        np.concatenate([trial.tensor(name).value(step, ModeKeys.TRAIN) for step in range(30)])
         for name in ("labels", "predictions")
     )
     expected = np.zeros((3, 3))
     np.add.at(expected, (labels, guesses), 1)
     assert found["classes"] == ["0", "1", "2"]
     assert np.array_equal(unpacked(found["matrix"]).reshape(3, 3), expected)
-    assert (found["first"]["mode_step"], found["last"]["mode_step"]) == (0, 19)
-    shares = (labels == guesses).reshape(20, 20).mean(axis=1)
+    assert (found["first"]["mode_step"], found["last"]["mode_step"]) == (0, 29)
+    shares = (labels == guesses).reshape(30, 20).mean(axis=1)
     assert unpacked(found["accuracy"]["mean"]) == pytest.approx(shares)
+    assert (alone["first"]["mode_step"], alone["last"]["mode_step"]) == (19, 19)
+    assert unpacked(alone["matrix"]).sum() == 20
+    assert unpacked(alone["accuracy"]["mean"]) == pytest.approx(shares[19:20])
+
+
+def test_ignored_labels_and_batches_with_nan_are_not_counted(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    for step in range(3):
+        scores = np.eye(3, dtype=np.float32)
+        scores[0, 0] = np.nan if step == 1 else 1.0
+        for number, values in enumerate((scores, np.array([0, 2, -100]))):
+            name = f"CrossEntropyLoss_input_{number}"
+            run.add(name, values, kind="input", origin="CrossEntropyLoss", step=step)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as opened_run:
+        found = answer(opened_run, "predictions", {})
+    check(found, "Predictions")
+    assert found["classes"] == ["0", "1", "2"]
+    assert unpacked(found["matrix"]).tolist() == [2, 0, 0, 0, 0, 0, 0, 2, 0]
+    assert unpacked(found["accuracy"]["mean"]) == pytest.approx([0.5, np.nan, 0.5], nan_ok=True)
 
 
 def test_runs_are_compared_by_step_and_part_at_the_first_tensor_that_differs(tmp_path: Path) -> None:

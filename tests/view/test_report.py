@@ -181,6 +181,16 @@ def test_the_summary_has_status_causes_findings_and_losses(tmp_path: Path) -> No
     assert "<details><summary>Rules: " in text
 
 
+def test_the_summary_has_the_first_last_and_smallest_loss_of_a_long_run(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    for step in range(500):
+        run.add("loss", np.float64(0.001 if step == 250 else 500 - step), kind="loss", step=step)
+    run.flush()
+    run.end()
+    text = td.write_report(tmp_path / "run", tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| `loss` | TRAIN | 500 | 1 | 0.001 |" in text
+
+
 def test_hostile_texts_have_no_effect_in_the_summary(tmp_path: Path) -> None:
     RUNS["hostile"](tmp_path / "run")
     text = td.write_report(tmp_path / "run", tmp_path / "report.md").read_text(encoding="utf-8")

@@ -242,6 +242,16 @@ def test_runs_are_compared_in_the_order_of_the_request(folder: Folder) -> None:
         assert [each["id"] for each in compared["runs"]] == order
 
 
+def test_runs_whose_names_contain_commas_are_compared(folder: Folder) -> None:
+    places = [folder.place / name for name in ("lr=0.1,batch=8", "lr=0.2,batch=8")]
+    for place in places:
+        make_run(place)
+    ids = [place.name.replace(",", "\\x2c") for place in places]
+    compared = folder.server.get("compare", runs=",".join(ids)).json
+    assert [each["id"] for each in compared["runs"]] == ids
+    assert [each["name"] for each in compared["runs"]] == [place.name for place in places]
+
+
 # Requests to a training. -----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.measures.histogram import Histograms
+from tdcore.rules.measures.histogram import FIRST_BIN, LAST_BIN, Histograms
 from tdcore.view.answers.buckets import StepColumns, points
 from tdcore.view.answers.packing import pack_doubles, pack_floats
 
@@ -75,8 +75,9 @@ def quantile_curves(frame: Frame, histograms: Histograms, columns: int) -> list[
 def _quantiles(frame: Frame, histograms: Histograms, share: float) -> Floats:
     """A quantile of the magnitudes of the finite elements of each row, zeros included.
 
-    The true quantile is in the same bin, so that the result is within a factor of 2. NaN without finite
-    elements.
+    The true quantile is in the same bin, so that the result is within a factor of 2. The first and the last
+    bin also count all smaller and all larger elements. There the result is between the edge of the bin and
+    the smallest or largest element. NaN without finite elements.
     """
     rank = np.ceil(share * frame.finite) - frame.columns["zero_count"]  # among the elements that are not zero
     running = np.cumsum(histograms.count)
@@ -88,6 +89,13 @@ def _quantiles(frame: Frame, histograms: Histograms, share: float) -> Floats:
     wanted = before[rows] + np.minimum(rank[rows], total[rows])
     at = np.searchsorted(running, wanted)
     within = (wanted - (running[at] - histograms.count[at]) - 0.5) / histograms.count[at]
-    sizes = 2.0 ** (histograms.exponent[at] + within)
-    found[rows] = np.clip(sizes, frame.columns["abs_min"][rows], frame.columns["abs_max"][rows])
+    exponent, share_of_bin = histograms.exponent[at], np.clip(within, 0.0, 1.0)
+    least, most = frame.columns["abs_min"][rows], frame.columns["abs_max"][rows]
+    with np.errstate(all="ignore"):
+        low = np.where(exponent == FIRST_BIN, np.log2(least), exponent)
+        high = np.where(exponent == LAST_BIN, np.log2(most), exponent + 1)
+        low = np.where(exponent == LAST_BIN, np.maximum(low, np.log2(least)), low)
+        high = np.where(exponent == FIRST_BIN, np.minimum(high, np.log2(most)), high)
+        sizes = np.exp2(low + share_of_bin * (high - low))
+    found[rows] = np.clip(sizes, least, most)
     return found

@@ -1,4 +1,4 @@
-"""matching: names in which a pattern is found. Pure functions, any thread."""
+"""Names of tensors that match a pattern, and ids of runs. Pure functions, any thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 from tdcore.errors import ConfigError
 from tdcore.text.short_repr import cut
 
-__all__ = ["matching"]
+__all__ = ["id_of", "matching", "name_of"]
+
+_COMMA = "\\x2c"  # requests separate the ids of runs by commas
 
 
 def matching(names: Iterable[str], pattern: str) -> list[str]:
@@ -32,3 +34,13 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
             f"{cut(str(error))}"
         ) from error
     return [name for name, is_found in zip(every, found.to_pylist(), strict=True) if is_found]
+
+
+def id_of(name: str) -> str:
+    """The id of a run with this name: the name, with escapes for commas."""
+    return name.replace(",", _COMMA)
+
+
+def name_of(id: str) -> str:  # noqa: A002 -- the name in the contract
+    """The name of the run with this id."""
+    return id.replace(_COMMA, ",")

@@ -14,6 +14,7 @@ from tdcore.rules.base import Finding
 from tdcore.sinks import shown_place
 from tdcore.trial import create_trial, no_refresh
 from tdcore.view.answers.catalog import Catalog
+from tdcore.view.answers.names import name_of
 from tdcore.view.answers.stored_findings import stored_findings
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class OpenRun:
         self.id = id
         self.path = path
         self.trial: Trial = create_trial(path)
-        self.name = id or self.trial.name
+        self.name = name_of(id) or self.trial.name
         self.judgement: Judgement | None = None
         self.judging = False
         self.rules_error = ""

@@ -39,7 +39,7 @@ _NOTHING = (
 
 
 def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
-    """`Predictions` of the contract: at most 200 batches, the newest of them at `step` or before."""
+    """`Predictions` of the contract: the newest 200 batches, or the batch of `step`."""
     labels, predictions = _tensors(run)
     scope = Scope.of(run, [labels] if labels else [], parameters, columns=_COLUMNS)
     step = parameters.number("step", None)
@@ -75,18 +75,20 @@ def _counted(run: OpenRun, labels: str, predictions: str, mode: ModeKeys, step: 
     """The parts of the answer that are counted from values."""
     both = [run.trial.tensor(name) for name in (labels, predictions)]
     steps = set.intersection(*(set(each.steps(mode, show_incomplete_steps=True)) for each in both))
-    chosen = sorted(each for each in steps if step is None or each <= step)[-_MOST_BATCHES:]
+    chosen = sorted(each for each in steps if step in (None, each))[-_MOST_BATCHES:]
     table, right, of_step, reason = PairTable(), [], [], ""
     for each in chosen:
+        share = np.nan
         try:
-            pairs = _pairs(both[0], both[1], each, mode)
-        except (RunError, ValueError) as error:
+            classes, predicted = _pairs(both[0], both[1], each, mode)
+        except (RunError, ValueError) as error:  # such as NaN: a gap in the curve of the accuracy
             reason = str(error)
-            continue
-        table.add(*pairs)
-        right.append(float(np.mean(pairs[0] == pairs[1])) if pairs[0].size else np.nan)
+        else:
+            table.add(classes, predicted)
+            share = float(np.mean(classes == predicted)) if classes.size else np.nan
+        right.append(share)
         of_step.append(each)
-    if not of_step:
+    if not table.total:
         return {"text": f"{labels} and {predictions} cannot be counted: {reason}" if reason else _NOTHING}
     accuracy = points(np.array(of_step, dtype=np.int64), np.array(right), _COLUMNS)
     first, last = (
@@ -106,14 +108,20 @@ def _counted(run: OpenRun, labels: str, predictions: str, mode: ModeKeys, step: 
 
 
 def _pairs(labels: Tensor, predictions: Tensor, step: int, mode: ModeKeys) -> tuple[Ints, Ints]:
-    """Classes of labels and predictions of all workers at a step."""
+    """Classes of labels and predictions of all workers at a step.
+
+    Negative labels of a loss are left out: they are its `ignore_index`, which marks padding.
+    """
+    of_loss = labels.name not in _NAMES
     found = []
     for worker in labels.workers(step, mode):
         label = labels.value(step, mode, worker)
         scores = predictions.value(step, mode, worker)
         if max(label.size, scores.size) > _MOST_ELEMENTS:
             raise ValueError(f"a batch has more than {_MOST_ELEMENTS:,} elements")
-        found.append(classes_of(label, scores, argmax=False))
+        classes, predicted = classes_of(label, scores, argmax=False)
+        counted = classes >= 0 if of_loss else np.ones(len(classes), dtype=np.bool_)
+        found.append((classes[counted], predicted[counted]))
     first, second = (np.concatenate(each) for each in zip(*found, strict=True))
     return first, second
 

@@ -33,7 +33,7 @@ _COLUMNS = 400
 _FIRST_KINDS = ("loss", "gradient", "output", "input", "weight")
 _LEAST_WORKERS = 3  # for outliers: of two workers, neither is the outlier
 _OUTLIER = 6.0  # in standard deviations, estimated from the median absolute deviation
-_LARGEST = 1e9  # deviation of a worker from workers that are all equal
+_LARGEST = 1e9  # deviation of a worker from workers that are all equal, and of a worker with NaN
 _MOST_OUTLIERS = 100
 _PLACE = (
     "attempt",
@@ -82,16 +82,29 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     )
     frame = frame_of(table, [name], statistic.columns)
     compared = compare_values(table, frame.values(statistic), across_shards=False)
-    return found | _filled(run, compared, scope, found["workers"])
+    wrong = compare_values(table, frame.bad.astype(np.float64), across_shards=False)  # rows in the same order
+    return found | _filled(run, compared, numbers(wrong, "deviation"), scope, found["workers"])
 
 
-def _filled(run: OpenRun, compared: pa.Table, scope: Scope, workers: list[str]) -> dict[str, Any]:
-    """The arrays and outliers of the answer. compared: result of compare_values."""
+def _filled(
+    run: OpenRun, compared: pa.Table, wrong: Floats, scope: Scope, workers: list[str]
+) -> dict[str, Any]:
+    """The arrays and outliers of the answer.
+
+    Args:
+        run: The run.
+        compared: Result of compare_values.
+        wrong: The same rows: infinite for a worker with NaN or infinite elements that most workers lack. Its
+            deviation is the largest, because statistics describe finite elements only.
+        scope: Mode and columns.
+        workers: Rows of the arrays.
+    """
     codes, texts = coded(compared, "worker")
     places = {worker: at for at, worker in enumerate(workers)}
     worker = np.array([places.get(text, 0) for text in texts], dtype=np.int64)[codes] if len(codes) else codes
     steps = whole_numbers(compared, "mode_step")
-    deviations = np.clip(numbers(compared, "deviation"), -_LARGEST, _LARGEST)
+    deviations = np.where(np.isposinf(wrong), _LARGEST, numbers(compared, "deviation"))
+    deviations = np.clip(deviations, -_LARGEST, _LARGEST)
     over = StepColumns.over(steps, scope.columns)
     cell = worker * len(over) + over.of_row
     cells = len(workers) * len(over)

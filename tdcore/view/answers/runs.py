@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tdcore.modes import ModeKeys
+from tdcore.view.answers.names import name_of
 
 if TYPE_CHECKING:
     from tdcore.view.answers.opened import OpenRun
@@ -37,7 +38,7 @@ def unreadable(id: str, error: Exception) -> dict[str, Any]:  # noqa: A002 -- th
     """`RunLine` of the contract for a run that cannot be read."""
     return {
         "id": id,
-        "name": id,
+        "name": name_of(id),
         "status": "unreadable",
         "error": str(error),
         "started_ns": 0,

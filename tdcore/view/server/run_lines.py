@@ -100,7 +100,7 @@ class RunLines:
 
     async def _make(self, entry: ListedRun, served: ServedRun | None) -> None:
         known = self._lines.get(entry.id)
-        if served is None:
+        if served is None or served.worker.closed:
             await self._yield_to_pages()
             made = await self._worker.call(lambda: _newer(entry, known))
         else:

@@ -16,6 +16,7 @@ from tdcore.format.layout import RUN_KEY
 from tdcore.sinks import is_remote, local_path, open_sink, shown_place
 from tdcore.text.quoting import quoted
 from tdcore.trial.run_search import runs_below
+from tdcore.view.answers.names import id_of
 
 __all__ = ["ListedRun", "RunList"]
 
@@ -25,7 +26,8 @@ class ListedRun:
     """A run at the place.
 
     Attributes:
-        id: Id in requests: the path from the opened folder, or the name of a run that was opened alone.
+        id: Id in requests: the path from the opened folder, or the name of a run that was opened alone, with
+            escapes for commas.
         place: Folder or URL.
         error: Why the run is not opened; "" if it may be opened.
     """
@@ -60,14 +62,14 @@ class RunList:
         root = os.path.realpath(self.place)
         found: dict[str, ListedRun] = {}
         for place in below:
-            run_id = _id_of(self._relative(place))
+            run_id = id_of(quoted(self._relative(place)))
             if run_id not in found:
                 found[run_id] = ListedRun(id=run_id, place=place, error=self._outside(place, root))
         return found
 
     def _alone(self) -> dict[str, ListedRun]:
-        name = _id_of(os.path.basename(self.shown.rstrip("/")) or self.shown)
-        return {name: ListedRun(id=name, place=self.place)}
+        run_id = id_of(quoted(os.path.basename(self.shown.rstrip("/")) or self.shown))
+        return {run_id: ListedRun(id=run_id, place=self.place)}
 
     def _is_run(self) -> bool:
         if not self.remote:
@@ -89,8 +91,3 @@ class RunList:
         return (
             f"{quoted(place)} is a link to a folder outside of {quoted(self.place)}; open that folder itself"
         )
-
-
-def _id_of(path: str) -> str:
-    """The path as an id: without control characters and commas, which separate the ids in a request."""
-    return quoted(path).replace(",", "\\x2c")

@@ -128,7 +128,7 @@ class ServedRuns:
             while True:
                 for run in self._open.values():
                     if not run.worker.busy:
-                        tasks.add(asyncio.create_task(run.poll()))
+                        tasks.add(asyncio.create_task(_poll(run)))
                 if not self._scanner.busy:
                     tasks.add(asyncio.create_task(self._look()))
                 await asyncio.sleep(_POLL_SECONDS)
@@ -206,3 +206,8 @@ class ServedRuns:
 
     def _line_changed(self, run_id: str, status: str) -> None:
         self.changed(run_id, next_version(), status)
+
+
+async def _poll(run: ServedRun) -> None:
+    with suppress(RunNotFound):  # closed since the task was made
+        await run.poll()

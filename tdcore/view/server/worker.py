@@ -26,8 +26,8 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._open = 0  # calls that have not ended; used by the event loop only, as the next one
-        self._closed = False
+        self._open = 0  # calls that have not ended; used by the event loop only, as `closed`
+        self.closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -41,11 +41,10 @@ class Worker:
         return await asyncio.wrap_future(self.submit(function))
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Put a call into the queue. Its result is RunNotFound if the worker is closed."""
+        """Put a call into the queue. Raises RunNotFound after close(), because no thread would call it."""
+        if self.closed:
+            raise RunNotFound("the run was removed, or closed for other runs; open it again")
         future: Future[T] = Future()
-        if self._closed:
-            future.set_exception(RunNotFound("the run was removed, or closed for other runs; open it again"))
-            return future
         loop = asyncio.get_running_loop()
         self._open += 1
 
@@ -82,7 +81,7 @@ class Worker:
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
         """End the thread after the calls in its queue, and after one more call."""
-        self._closed = True
+        self.closed = True
         self._calls.put(last)
         self._calls.put(None)
 

@@ -21,6 +21,8 @@ interface Props {
 
 const HEIGHT = 240;
 const EXTRA = 2; // rows below the bins: bad values, zeros
+const FIRST_BIN = -40; // this bin also counts all smaller magnitudes,
+const LAST_BIN = 23; // and this one all larger magnitudes
 const EXTRA_SHARE = 0.07; // height of each of them, as a share of the picture
 
 /** Lower edge of a row, as a share of the height from the bottom. */
@@ -181,5 +183,8 @@ function words(data: Decoded, step: number, row: number, first: number): string 
   if (row <= 0) return `${at}: ${share} of the elements are NaN or infinite`;
   if (row === 1) return `${at}: ${share} of the elements are 0`;
   const exponent = first + row - EXTRA;
+  if (exponent === LAST_BIN) return `${at}: ${share} of the elements have a magnitude of ${text(exponent)} or more`;
+  if (exponent === FIRST_BIN)
+    return `${at}: ${share} of the elements have a magnitude below ${text(exponent + 1)}, and are not 0`;
   return `${at}: ${share} of the elements have a magnitude of ${text(exponent)} to ${text(exponent + 1)}`;
 }

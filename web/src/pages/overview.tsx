@@ -202,7 +202,7 @@ function FindingNote({ answer }: { readonly answer: Answer }) {
   const app = useApp();
   return (
     <>
-      {counted(answer.findings.length, "finding")} · <a href={href(app, "rules")}>verdicts of all rules</a>
+      {counted(answer.run.findings, "finding")} · <a href={href(app, "rules")}>verdicts of all rules</a>
     </>
   );
 }
