@@ -74,12 +74,8 @@ class ServedRun:
         self._state: object = None
         self._read_at = float("-inf")
         self._rules: RulesProcess | None = None
-<<<<<<< HEAD
         # Assigned by the thread of the rules:
         self._judgement: Judgement | None = None
-=======
-        self._judgement: Judgement | None = None  # assigned by the thread of the rules, as the next one
->>>>>>> reviewb
         self._rules_error = ""
 
     async def poll(self) -> None:
