@@ -12,7 +12,7 @@ from tdcore.view.server.worker import Worker, call_together
 
 
 def test_a_call_to_a_closed_worker_is_an_error_and_releases_the_other_workers() -> None:
-    """Without the error, the request would wait for ever, and so would all later requests to the other run."""
+    """Without the error, this request and all later requests to the other run would wait without end."""
 
     async def main() -> int:
         busy = threading.Event()
