@@ -147,7 +147,7 @@ def test_a_worker_with_nan_is_highlighted_and_its_nan_is_a_cross(tmp_path: Path,
     figure = td.create_trial(tmp_path).plot.ranks("loss", column=column)
     assert "differs from the median: worker_2 (NaN or infinite elements)" in texts(figure)
     (cross,) = [each for each in figure.axes[0].lines if each.get_gid() == "bad"]
-    assert list(cross.get_xdata()) == [1]
+    assert np.asarray(cross.get_xdata()).tolist() == [1]
 
 
 # Two runs. --------------------------------------------------------------------------------------------------

@@ -183,7 +183,8 @@ function words(data: Decoded, step: number, row: number, first: number): string 
   if (row <= 0) return `${at}: ${share} of the elements are NaN or infinite`;
   if (row === 1) return `${at}: ${share} of the elements are 0`;
   const exponent = first + row - EXTRA;
-  if (exponent === LAST_BIN) return `${at}: ${share} of the elements have a magnitude of ${text(exponent)} or more`;
+  if (exponent === LAST_BIN)
+    return `${at}: ${share} of the elements have a magnitude of ${text(exponent)} or more`;
   if (exponent === FIRST_BIN)
     return `${at}: ${share} of the elements have a magnitude below ${text(exponent + 1)}, and are not 0`;
   return `${at}: ${share} of the elements have a magnitude of ${text(exponent)} to ${text(exponent + 1)}`;
