@@ -75,9 +75,11 @@ def test_rows_that_their_catalogue_does_not_describe_are_an_error(
     rewrite(path, change, groups=6)
     with large_files(EVERY_FILE, piece=6):
         trial = create_trial(tmp_path)
-        for question in (trial.stats, trial.rows, lambda: trial.stats(["c"], columns=["mean"])):
+        for names in (None, ["c"]):
             with pytest.raises(RunCorrupt, match=reason):
-                question()
+                trial.stats(names, columns=["mean"])
+        with pytest.raises(RunCorrupt, match=reason):
+            trial.rows()
 
 
 def _packed(numbers: Sequence[int]) -> str:
