@@ -280,15 +280,21 @@ class CatalogueCheck:
             return
         found = {name: self._code(name, table.column(name).chunk(0)) for name in _WORDS}
         numbers = {name: np.asarray(table.column(name).to_numpy()) for name in ("mode_step", "step")}
-        rows = np.arange(first, first + table.num_rows)
-        stretch = np.searchsorted(self._ends, rows, side="right")
+        stretches, sizes = self._stretches_of(first, first + table.num_rows)
         for name, column in {**numbers, "mode": found["mode"]}.items():
-            differ = self._stretches[name][stretch] != column
+            differ = np.repeat(self._stretches[name][stretches], sizes) != column
             if differ.any():
                 raise ValueError(f"its catalogue has another {name!r} for row {first + int(differ.argmax())}")
-        known = np.isin(np.unique(self._keys(found)), self._entries)
-        if any((column < 0).any() for column in found.values()) or not known.all():
+        keys = self._keys(found)
+        entries = keys[np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))]  # without equal neighbours
+        if any((column < 0).any() for column in found.values()) or not np.isin(entries, self._entries).all():
             raise ValueError(f"its catalogue lacks a name, kind or status of rows from {first} on")
+
+    def _stretches_of(self, first: int, end: int) -> tuple[slice, Ints]:
+        """The stretches of the rows first..end-1, and the number of these rows in each."""
+        low, high = np.searchsorted(self._ends, (first, end - 1), side="right").tolist()
+        bounds = np.clip(self._ends[low : high + 1], first, end)
+        return slice(low, high + 1), np.diff(bounds, prepend=first)
 
     def _code(self, name: str, column: pa.DictionaryArray) -> Ints:
         """Codes of the catalogue; -1 for a text that it does not have."""
