@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection as Names
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tdcore.config.collection import Collection
 from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
-from tdcore.hooks.devices import device_reports
-from tdcore.hooks.recorder import Recorder
 from tdcore.modes import ModeKeys
-from tdcore.session import Session
-from tdcore.session.counters import Counters, DeviceReport
+
+if TYPE_CHECKING:  # a disabled hook, which also derives from HookState, loads no native code
+    from tdcore.hooks.recorder import Recorder
+    from tdcore.session import Session
+    from tdcore.session.counters import Counters, DeviceReport
 
 __all__ = ["HookState", "StepCounts"]
 
@@ -126,6 +127,8 @@ class HookState:
 
     def device_reports(self) -> tuple[DeviceReport, ...]:
         """The accelerators of captured tensors, with the reason if tdcore cannot use one."""
+        from tdcore.hooks.devices import device_reports
+
         return device_reports(self._ring)
 
     def time_spent(self) -> timedelta:
