@@ -388,7 +388,7 @@ class StepTimer:
         ...
     def begin(self, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex, phase: typing.SupportsInt | typing.SupportsIndex, capture_ns: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Begin a step, or continue it after another one.
+        Begin a step, or continue it after another step.
 
         Args:
             step: Number of the step over all modes.
