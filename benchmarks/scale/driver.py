@@ -1,4 +1,4 @@
-"""Command line of the benchmark: writes runs, asks each question in a new process, prints the tables."""
+"""Command line of the benchmark: writes runs, runs each question in a new process, prints the tables."""
 
 from __future__ import annotations
 

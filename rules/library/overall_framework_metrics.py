@@ -125,7 +125,7 @@ class _Mode:
 
 
 def _modes(memory: Mapping[Any, Any]) -> Iterator[tuple[str, _Mode | None, Ints]]:
-    """Each mode, its sums, and the newest step of each worker. The memory has both."""
+    """Each mode, its sums, and the newest step of each worker, from the memory."""
     newest: dict[str, list[Ints]] = {}
     for (kind, *place), value in memory.items():
         if kind == "step":

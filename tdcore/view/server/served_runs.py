@@ -1,4 +1,4 @@
-"""ServedRuns: the runs of the view: which there are, which are open, and a line about each of them.
+"""ServedRuns: the list of the view's runs, the open runs, and a line about each run.
 
 At most MAX_OPEN runs are open. The run whose last request is longest ago is closed first. The lines of all
 runs are made in a thread of their own, so that a folder of hundreds of runs is listed at once and completed
