@@ -351,7 +351,7 @@ export interface Verdict {
   readonly findings: readonly Finding[]; // the first ones
   readonly finding_count: number;
   readonly missing: readonly string[];
-  readonly fix: string; // Python code that records what the rule lacks
+  readonly fix: string; // Python code that records the data that the rule lacks
 }
 
 // api/events: server-sent events ----------------------------------------------------------------------------
