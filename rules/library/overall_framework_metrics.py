@@ -51,7 +51,7 @@ class OverallFrameworkMetrics:
 
     Do:
         Begin with the longest phase. InputBound, LoopOverhead, CheckpointStall and RecompileStorm judge the
-        phases, and advise what to change.
+        phases, and their findings contain advice.
 
     Source:
         The rule OverallFrameworkMetrics of smdebug.
