@@ -394,7 +394,7 @@ class StepDriver(LateRows):
         if not self._clock.begun:
             needs = self._shortfalls.needs_a_model
             what = ", ".join(needs) or "anything"
-            yield f"{what}: no step was seen; give the hook to fit(callbacks=[hook]), or call watch(model)"
+            yield f"{what}: no step was detected; pass the hook to fit(callbacks=[hook]) or call watch(model)"
             return
         if self._shortfalls.none_due:
             steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)

@@ -30,8 +30,8 @@ class OverallFrameworkMetrics:
     What it does:
         Computes for each mode the number of steps, their time, its share of the time of all steps, and the
         maximum, the 99 %, 95 % and 50 % percentiles and the minimum of the duration of a step. For each phase
-        of a mode it computes the time, the share of the mode, and how often the steps entered the phase, if
-        the run has this number.
+        of a mode it computes the time, the share of the mode, and, if the run has it, the number of times
+        that the steps entered the phase.
 
     Why it matters:
         The summary shows where the time goes, so that work on the speed begins with the longest phase.
