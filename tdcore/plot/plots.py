@@ -40,8 +40,8 @@ class Plots:
     ) -> Figure:
         """Heat map of one statistic: tensors in the order of the model by steps.
 
-        Cells with NaN and infinite elements have their own colours, findings are outlined, and the first tensor
-        with NaN or infinite elements is marked.
+        Cells with NaN and infinite elements have their own colours, findings are outlined, and the first
+        tensor with NaN or infinite elements is marked.
 
         Args:
             pattern: A regular expression that is searched in the names of tensors.
@@ -104,7 +104,7 @@ class Plots:
             return ranks(self._trial, name, column, mode)
 
     def compare(self, other: Trial, name: str | None = None, *, statistic: str | None = None) -> Figure:
-        """One tensor of two runs, aligned by the steps of each mode. A line marks the first step that differs.
+        """One tensor of two runs, aligned by the steps of each mode. A line marks the first different step.
 
         Args:
             other: The other run.

@@ -51,7 +51,7 @@ class RulesProcess:
         return self._busy or self._needed.is_set()
 
     def request(self) -> None:
-        """Request a judgement of the data that is there now. Requests during a judgement are joined into one."""
+        """Request a judgement of the data that is there now. Requests during a judgement are joined."""
         self._needed.set()
 
     def close(self) -> None:
