@@ -40,7 +40,7 @@ from benchmarks.slowdown.costs import bootstrap
 
 WORKER = ROOT / "benchmarks" / "peers" / "profiled_training.py"
 MODELS = ("mlp", "cnn")
-# Name -> what it records
+# Name -> content of its records
 TOOLS = {
     "nothing": "-",
     "tdcore": "all steps, with phases; a sample of the machine every 0.5 s",

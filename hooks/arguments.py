@@ -24,7 +24,7 @@ def hook_config(
 ) -> HookConfig:
     """Check the arguments that all hooks share, and return them as a HookConfig. Raises ConfigError."""
     if export_tensorboard or tensorboard_dir is not None:
-        raise UnsupportedFeature("export_tensorboard and tensorboard_dir are not supported yet; remove them")
+        raise UnsupportedFeature("export_tensorboard and tensorboard_dir are not supported; remove them")
     if not isinstance(out_dir, (str, os.PathLike)):
         raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
     when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)

@@ -45,7 +45,7 @@ def _on_one_device(leaf: Any) -> bool:
 
 
 def host_array(value: Any) -> Any:
-    """An array on the host; an array of one accelerator as it is."""
+    """An array on the host; an array of one accelerator is returned unchanged."""
     devices: set[Any] = getattr(value, "devices", set)()
     on_host = all(device.platform == "cpu" for device in devices)
     return np.asarray(value) if on_host or len(devices) > 1 else value

@@ -1,6 +1,6 @@
 """Names of a framework's objects, which the framework does not keep unique.
 
-A later object with the name of an earlier one gets a suffix: "x", "x_1". Objects are referred to weakly.
+A later object with the name of an earlier one gets a suffix: "x", "x_1". References to the objects are weak.
 Threads: those that trace a step, one at a time.
 """
 

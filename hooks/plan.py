@@ -36,7 +36,7 @@ _ALWAYS_WHOLE = frozenset(
 
 
 class TensorSpec(NamedTuple):
-    """How one tensor is captured.
+    """Settings for the capture of one tensor.
 
     Attributes:
         id: Id of its name.
@@ -181,7 +181,7 @@ class NameTable:
 
 
 class Plan:
-    """How tensors are captured for one set of collections."""
+    """Settings for the capture of all tensors, for one set of collections."""
 
     def __init__(
         self, collections: Sequence[Collection], reduction_config: ReductionConfig | None, names: NameTable

@@ -137,7 +137,10 @@ def _parameter_table(parameters: Sequence[RuleParameter]) -> list[str]:
     if not parameters:
         return ["None."]
     head = ["| parameter | default | meaning |", "|---|---|---|"]
-    return head + [f"| `{each.name}` | `{each.default}` | {each.text} |" for each in parameters]
+    cells = (
+        (each.name, each.default.replace("|", r"\|"), each.text.replace("|", r"\|")) for each in parameters
+    )
+    return head + [f"| `{name}` | `{default}` | {text} |" for name, default, text in cells]
 
 
 def _wrapped(text: str) -> str:

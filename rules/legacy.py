@@ -227,7 +227,7 @@ class LegacyRule:
         return Need(what="steps at which the tensors that the rule reads were saved")
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """Invoke the rule at each global step that is complete on all workers seen so far, in order."""
+        """Invoke the rule at each global step that is complete on all workers found so far, in order."""
         if window.memory.get("met"):
             return
         for row, step in _complete_steps(window):

@@ -26,7 +26,6 @@ LAYERS = (
     ("actions", "collection", "maintenance", "session", "stats", "testing"),
     ("timeline",),
     ("rules",),
-    ("view",),
     ("hooks",),
     ("launch",),
     ("run", "smd"),

@@ -1,4 +1,4 @@
-"""Command line of the benchmark: writes runs, asks each question in a new process, prints the tables."""
+"""Command line of the benchmark: writes runs, runs each question in a new process, prints the tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Questions to runs of many rows.")
+    parser = argparse.ArgumentParser(description="Queries on runs of many rows.")
     parser.add_argument("--rows", type=float, nargs="+", default=[1e5, 1e6, 1e7])
     parser.add_argument("--names", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=1)
@@ -55,7 +55,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measured(folder: Path, shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
-    """Write a run, merge its files, and ask the questions."""
+    """Write a run, merge its files, and measure each query."""
     done: dict[str, Any] = {"shape": {name: getattr(shape, name) for name in Shape.__dataclass_fields__}}
     if not (folder / "run.json").exists():
         start = time.perf_counter()

@@ -9,7 +9,7 @@ from benchmarks.models import WORKLOADS
 from benchmarks.slowdown.cells import INTERVALS
 from benchmarks.slowdown.tools import TOOLS
 
-# Colours that colour-blind readers can tell apart (Okabe and Ito).
+# Colours that colour-blind readers can distinguish (Okabe and Ito).
 _COLOURS = {
     "tdcore": "#0072B2",
     "tdcore-s3": "#56B4E9",

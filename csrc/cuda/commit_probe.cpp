@@ -46,7 +46,7 @@ Seen wait_for(const Bench& bench, std::uint64_t value, Clock::time_point deadlin
   }
 }
 
-/// What is wrong with the commit mode; empty if it works.
+/// The fault of the commit mode; empty if it works.
 const char* fault_of(const Bench& bench, CommitMode commit_mode, Clock::time_point deadline) {
   std::uint64_t number = 1 + 16 * static_cast<std::uint64_t>(commit_mode);
   for (const std::uint64_t bytes : kSizes) {

@@ -77,8 +77,8 @@ class DeviceSet {
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// Sets the function that opens a device in place of the constructor's. False if the device is already in
-  /// use.
+  /// Sets the function that opens a device, in place of the function that the constructor got. False if the
+  /// device is already in use.
   bool set_factory(int device, DeviceFactory factory);
   /// For tests: captures later tensors in host memory as if they were on the device.
   void redirect_host(int device) noexcept;

@@ -319,7 +319,7 @@ class Ring {
   std::uint64_t final_early_commits_ = 0;    // likewise
   std::atomic<bool> counters_final_{false};  // release in close(); pairs with the acquire in counters()
   std::atomic<bool> closed_{
-      false};  // seq_cst with users_: either close() sees a user or the user sees closed_
+      false};  // seq_cst with users_: either close() reads a user or the user reads closed_
   mutable std::atomic<std::uint32_t> users_{0};  // calls and reservations in progress
   // Word step % 64: [step:32 | next seq:32]. Compare-and-swap by the producers of a step, relaxed: atomicity
   // alone keeps the numbers distinct, and a number orders no other access.

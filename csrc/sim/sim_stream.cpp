@@ -14,7 +14,7 @@
 namespace tdcore {
 namespace {
 
-constexpr long kLookNs = 2'000'000;  // longest time until a worker notices that it must stop
+constexpr long kLookNs = 2'000'000;  // longest time until a worker stops after a request
 
 /// Sleeps while the word is `value`, at most kLookNs. Orders no other access: ThreadSanitizer does not treat
 /// this system call as synchronization.

@@ -24,7 +24,7 @@ _UPDATES = "weight_updates"
 
 
 class TapName(NamedTuple):
-    """What a tap is. scalar: the value was marked with one further axis. source: of a gradient."""
+    """A tap. scalar: the value was marked with one further axis. source: the function of a gradient."""
 
     kind: TensorKind
     name: str
@@ -151,7 +151,7 @@ class Collector:
         return self.add(value, "loss", TensorKind.LOSS)
 
     def gradients(self, tree: Any, source: str) -> Any:
-        """Mark gradients, with the names of their parameters. source: who has computed them."""
+        """Mark gradients, with the names of their parameters. source: the function that has computed them."""
         if not self.plan.may_take(TensorKind.GRADIENT) and not self._is_new(tree):
             return tree
         paths, leaves, structure = flat_paths(tree)

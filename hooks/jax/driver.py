@@ -324,7 +324,7 @@ class StepDriver(BaseHook):
         if not self._clock.begun:
             needs = self._shortfalls.needs_a_model
             what = ", ".join(needs) or "anything"
-            yield f"{what}: no step was seen; call the function that capture_step() returns"
+            yield f"{what}: no step was detected; call the function that capture_step() returns"
             return
         if self._shortfalls.none_due:
             steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)

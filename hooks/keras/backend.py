@@ -1,4 +1,4 @@
-"""What differs between Keras's backends: the operations of each. Threads: the training thread."""
+"""Operations that differ between Keras's backends. Threads: the training thread."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Backend(TraceOperations, Protocol):
 
 
 class StatefulBackend:
-    """What the backends have in common whose variables hold their values while a step runs."""
+    """Common part of the backends whose variables hold their values while a step runs."""
 
     apply = "apply"
     stateful = True

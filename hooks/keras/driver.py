@@ -218,7 +218,7 @@ class StepDriver(LateRows):
         return self._has_batch and BaseHook._record_epoch(self, epoch)
 
     def _batches_of(self, steps: int, mode: str) -> int:
-        """How many batches an execution of some steps has had: fewer at the end of a known epoch."""
+        """Number of batches of an execution of some steps: fewer at the end of a known epoch."""
         if mode != "train" or self._batches_left is None:
             return steps
         found = max(min(steps, self._batches_left), 0)
@@ -394,7 +394,7 @@ class StepDriver(LateRows):
         if not self._clock.begun:
             needs = self._shortfalls.needs_a_model
             what = ", ".join(needs) or "anything"
-            yield f"{what}: no step was seen; give the hook to fit(callbacks=[hook]), or call watch(model)"
+            yield f"{what}: no step was detected; pass the hook to fit(callbacks=[hook]) or call watch(model)"
             return
         if self._shortfalls.none_due:
             steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)

@@ -2,7 +2,7 @@
 
 Variables have Keras's path ("dense/kernel", "sequential/dense/bias"), layers their path too. Keras does not
 keep paths unique, so a later layer or variable with the path of an earlier one gets a suffix: "x", "x_1".
-Layers are referred to weakly.
+This object has only weak references to layers.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class TrainerSession:
         """Create the hook at the start of the training.
 
         A single process stops when its trainer stops. In a job with several processes, the other processes
-        would wait forever for a process whose trainer stops. There StopTraining is raised: the process ends,
-        and the launcher ends the job.
+        would wait forever for a process whose trainer stops. In such a job StopTraining is raised: the
+        process ends, and the launcher ends the job.
 
         Args:
             model: The model.

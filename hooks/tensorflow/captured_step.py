@@ -338,7 +338,7 @@ class _Run:
             )
 
     def _record(self, taps: dict[str, Any], found: _Capturing | TapeCollector | None) -> None:
-        """Record the step. found: what the trace has found."""
+        """Record the step. found: the collector that the trace has filled."""
         driver = self._driver
         for variable in self._variables:
             if variable.trainable:

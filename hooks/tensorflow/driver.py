@@ -382,7 +382,7 @@ class TapeDriver(LateRows):
             needs = self._shortfalls.needs_a_model
             what = ", ".join(needs) or "anything"
             yield (
-                f"{what}: no step was seen; use hook.wrap_tape(tf.GradientTape()) in an eager loop, or "
+                f"{what}: no step was detected; use hook.wrap_tape(tf.GradientTape()) in an eager loop, or "
                 "@hook.capture_step instead of @tf.function"
             )
             return

@@ -52,7 +52,7 @@ class CheckInputImages:
         The rule needs the values, and reads only as many images as it judges.
 
     Parameters:
-        threshold_mean: largest accepted |mean| of a channel, in units of the input.
+        threshold_mean: largest accepted magnitude of the mean of a channel, in units of the input.
         threshold_samples: number of images that are judged.
         regex: regular expressions for names of tensors to judge; a list, or one string with commas. None: see
             above. The default of smdebug, `.*hybridsequential0_input_0`, fits only models of one framework.

@@ -43,7 +43,7 @@ class CheckpointStall:
 
         The advised interval is that of Young: the square root of 2 * C * F. C is the time of one checkpoint,
         and F the mean time between failures, `failure_hours`. If checkpoints are already as rare as this, the
-        rule only advises to write each checkpoint faster or in the background.
+        finding contains only the advice to write each checkpoint faster or in the background.
 
     Parameters:
         threshold: share of the time above which the rule fires, in percent.

@@ -31,7 +31,7 @@ class ClassImbalance:
     """Classes with far fewer labels than others, or whose labels are mostly predicted wrong.
 
     What it does:
-        Counts the labels of each class, and how often each class is predicted wrong.
+        Counts the labels of each class, and the wrong predictions of these labels.
 
     Why it matters:
         If one class is rare, a model that always predicts the frequent class is nearly always right. Loss and

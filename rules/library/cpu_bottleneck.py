@@ -26,7 +26,7 @@ class CPUBottleneck:
 
     Why it matters:
         A training is as fast as its slowest part. If the CPU prepares the batches too slowly, a faster GPU
-        does not help, and the GPU that is paid for is idle.
+        does not help, because the GPU is idle for a part of the time.
 
     Decides by:
         A sample is a bottleneck if the CPU is busy and the utilization of at least one GPU is

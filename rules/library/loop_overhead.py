@@ -27,7 +27,7 @@ _MODEL = ("forward", "backward", "optimizer", "compute")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOverhead:
-    """A training loop that spends much of its time outside the model: logging, metrics, or collected garbage.
+    """A training loop that spends much of its time outside the model: logging, metrics, garbage collection.
 
     What it does:
         Judges two parts of the time of the steps: the rest, in which the script does not wait for data and is
@@ -59,9 +59,9 @@ class LoopOverhead:
         - A script that waits for the GPU in loss.item(), on a machine without samples of its GPUs.
 
     Do:
-        Rest: log and print every 50 steps in place of each step, compute metrics on the GPU and read them
-        rarely, write files in another thread, and do not call fsync or flush in each step. Garbage collector:
-        call gc.freeze() after the start, and gc.collect() every few hundred steps after gc.disable().
+        Rest: log and print only every 50 steps, compute metrics on the GPU and read them rarely, write files
+        in another thread, and do not call fsync or flush in each step. Garbage collector: call gc.freeze()
+        after the start, and gc.collect() every few hundred steps after gc.disable().
 
     Source:
         PyTorch documentation, "Performance Tuning Guide", section on avoiding unnecessary CPU-GPU
@@ -132,7 +132,7 @@ _NAMES = {
     "gc": "the training is stopped by Python's garbage collector",
 }
 _DO = {
-    "rest": "log, print and compute metrics every 50 steps in place of each step; call .item() rarely; write "
+    "rest": "log, print and compute metrics only every 50 steps; call .item() rarely; write "
     "files in another thread, and without fsync or flush in each step",
     "gc": "call gc.freeze() after the start of the training, or gc.disable() and then gc.collect() every few "
     "hundred steps; create fewer Python objects in each step",

@@ -30,8 +30,8 @@ class OverallFrameworkMetrics:
     What it does:
         Computes for each mode the number of steps, their time, its share of the time of all steps, and the
         maximum, the 99 %, 95 % and 50 % percentiles and the minimum of the duration of a step. For each phase
-        of a mode it computes the time, the share of the mode, and how often the steps entered the phase, if
-        the run has this number.
+        of a mode it computes the time, the share of the mode, and, if the run has it, the number of times
+        that the steps entered the phase.
 
     Why it matters:
         The summary shows where the time goes, so that work on the speed begins with the longest phase.
@@ -51,7 +51,7 @@ class OverallFrameworkMetrics:
 
     Do:
         Begin with the longest phase. InputBound, LoopOverhead, CheckpointStall and RecompileStorm judge the
-        phases, and advise what to change.
+        phases, and their findings contain advice.
 
     Source:
         The rule OverallFrameworkMetrics of smdebug.
@@ -125,7 +125,7 @@ class _Mode:
 
 
 def _modes(memory: Mapping[Any, Any]) -> Iterator[tuple[str, _Mode | None, Ints]]:
-    """Each mode, its sums, and the newest step of each worker. The memory has both."""
+    """Each mode, its sums, and the newest step of each worker, from the memory."""
     newest: dict[str, list[Ints]] = {}
     for (kind, *place), value in memory.items():
         if kind == "step":

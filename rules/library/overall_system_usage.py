@@ -40,7 +40,7 @@ class OverallSystemUsage:
         second of disks and network, and utilization and memory of each GPU.
 
     Why it matters:
-        The summary shows at one view which resource is near its limit, and which one is idle.
+        The summary shows at a glance which resource is near its limit, and which one is idle.
 
     Decides by:
         The rule is a summary. It has no condition, and its verdict is never an issue. The summary is in the

@@ -24,7 +24,7 @@ class Overtraining:
     """Training that continues long after the losses stopped improving.
 
     What it does:
-        Counts how long ago the training loss and the validation loss had a new optimum.
+        Counts the values since the last new optimum of the training loss, and of the validation loss.
 
     Why it matters:
         Steps after the last improvement cost as much as the steps before it, and have no benefit. If the

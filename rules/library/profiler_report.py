@@ -67,9 +67,9 @@ class ProfilerReport:
 
     Decides by:
         The verdict is an issue if one of the rules has found an issue, and then lists these rules. It is not
-        evaluable if none of the rules could judge the run. A rule that could not judge the run does not
-        change the verdict otherwise, because few runs have the data of all rules: samples of GPUs, for
-        example. The summary in the verdict has the number of findings of each rule.
+        evaluable if none of the rules could judge the run. If some of the rules could not judge the run, they
+        do not change the verdict, because few runs have the data of all rules: samples of GPUs, for example.
+        The summary in the verdict has the number of findings of each rule.
 
         The rule runs only if it is named. "all" does not include it, because it includes all other rules.
 

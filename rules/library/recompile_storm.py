@@ -20,7 +20,7 @@ class RecompileStorm:
     """A compiled model that is compiled again and again, long after the start.
 
     What it does:
-        Judges how often torch.compile compiles after the first steps, and the time that it takes.
+        Judges the number of compilations by torch.compile after the first steps, and their time.
 
     Why it matters:
         A compilation takes seconds to minutes. If the shapes or types of the inputs change all the time, the
@@ -30,7 +30,7 @@ class RecompileStorm:
         At each scan the rule judges the newest half of the steps of a worker and mode. Scans take place eight
         times while the number of steps doubles, for example after 64, 72, 80, ..., 128, 144, ... steps. The
         rule fires if the model was compiled at least `min_compiles` times in these steps, and if the
-        compilations took at least `threshold` percent of their time.
+        compilations took at least `threshold` percent of the time of these steps.
 
     Parameters:
         threshold: share of the time above which the rule fires, in percent.

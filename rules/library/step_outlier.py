@@ -46,7 +46,7 @@ class StepOutlier:
         their extra time, and the use of the machine at these times.
 
     Why it matters:
-        Slow steps show a cause that comes again: a checkpoint, an evaluation, data that arrive late, or
+        Slow steps show a cause that recurs: a checkpoint, an evaluation, data that arrive late, or
         another program. Together such steps can take more time than all others.
 
     Decides by:
@@ -59,8 +59,8 @@ class StepOutlier:
 
         If the extra time is in data, rest, checkpoints, compilations or the garbage collector, these
         conditions are enough. The phase must have a larger share of the extra time than of the usual steps.
-        Otherwise the extra time is in the model or in all phases, as usual when other programs take the CPU,
-        and three times `min_share` is needed.
+        Otherwise the extra time is in the model or in all phases, which is usual when other programs use the
+        CPU, and three times `min_share` is needed.
 
         With compat=True the rule decides as smdebug does: mean and sigma are those of all steps so far, and
         more than `n_outliers` outliers among all steps are enough. Then almost every long training has a

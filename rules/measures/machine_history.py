@@ -1,6 +1,6 @@
 """MachineHistory: the newest system samples in bins of five seconds, for rules about times of steps.
 
-A rule about steps reads here how busy the machine was during its steps. The history keeps whole numbers, so
+A rule about steps reads the load of the machine during its steps here. The history keeps whole numbers, so
 that a mean does not depend on the pieces in which the samples arrive. Plain values; any thread.
 """
 

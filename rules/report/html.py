@@ -102,7 +102,7 @@ def _bar(percent: float) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table. head: titles; those that begin with "#" are of numbers. Cells are HTML."""
+    """A table. head: titles; "#" at the start marks a column of numbers. Cells are HTML."""
     titles = list(head)
     kinds = [' class="number"' if title.startswith("#") else "" for title in titles]
     cells = [f"<th{kind}>{escape(title.lstrip('#'))}</th>" for kind, title in zip(kinds, titles, strict=True)]

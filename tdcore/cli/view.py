@@ -69,7 +69,7 @@ def command(
     def ready(address: str) -> None:
         out.print(f"tdcore view shows {shown(place)} at", soft_wrap=True)
         print(f"  {address}")
-        out.print("Only who has this address can open the page. Press Ctrl-C to end.", soft_wrap=True)
+        out.print("The page opens only with this address. Press Ctrl-C to end.", soft_wrap=True)
         waiting = _waiting_for(place)
         if waiting:
             out.print(shown(waiting), soft_wrap=True)

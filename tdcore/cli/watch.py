@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
-_NEAR_SECONDS, _FAR_SECONDS = 0.5, 3.0  # between two looks at a run on this machine, and in a bucket
+_NEAR_SECONDS, _FAR_SECONDS = 0.5, 3.0  # between two reads of a run on this machine, and in a bucket
 
 
 def watch(trial: Trial, out: Console, draw: Callable[[], None]) -> None:

@@ -237,7 +237,7 @@ def _parameters(where: str, value: object, known: tuple[str, ...]) -> dict[str, 
     for key, setting in mapping(where, value, "be a JSON object").items():
         if key in _TENSORBOARD and str(setting).strip().lower() not in ("false", "none", ""):
             raise UnsupportedFeature(
-                f"{key}: TensorBoard export is not supported yet; remove {key} from the configuration"
+                f"{key}: TensorBoard export is not supported; remove {key} from the configuration"
             )
     return _object(where, value, known)
 

@@ -33,7 +33,7 @@ class PendingDocuments:
             self._unsaved.discard(key)
 
     def load(self, keys: Iterable[str]) -> None:
-        """Remember the run's files `keys` for restore(). Files that cannot be read are skipped."""
+        """Read the run's files `keys` and keep them for restore(). Files that cannot be read are skipped."""
         for key in keys:
             if key not in self._newest:
                 with contextlib.suppress(SinkError):

@@ -89,7 +89,7 @@ class RowFileWriter:
         """Complete a write in progress, and return whether rows should be written. now: monotonic seconds.
 
         Raises:
-            SinkError: The run was removed ("gone"); the caller writes it again.
+            SinkError: The run was removed ("gone"); the caller writes the run again.
         """
         if self._write_at is None:
             self._write_at = now + self.delay

@@ -67,7 +67,7 @@ def compare(trial: Trial, other: Trial, name: str | None, statistic: str | None)
 
 
 def _draw(axes: Axes, trial: Trial, other: Trial, name: str, statistic: Statistic, mode: str) -> str:
-    """Draw both runs in one mode, and return in words where they part."""
+    """Draw both runs in one mode, and return in words from which step they differ."""
     curves = [_curve(run, name, statistic, mode) for run in (trial, other)]
     labels = [shown(trial.name), shown(other.name)]
     if labels[0] == labels[1]:
@@ -83,7 +83,7 @@ def _draw(axes: Axes, trial: Trial, other: Trial, name: str, statistic: Statisti
         axes.axvline(parting, color="black", lw=1, ls=":", label=f"differ from step {parting}", gid="parting")
     add_legend(axes)
     if parting is not None:
-        return f"{mode}: they part at step {parting}"
+        return f"{mode}: they differ from step {parting}"
     return f"{mode}: equal at all {compared:,} common steps" if compared else f"{mode}: no common step"
 
 

@@ -1,4 +1,4 @@
-"""Picture `layers`: heat map of one statistic, tensors in the order of the model by steps. Functions only."""
+"""Picture `layers`: heat map of one statistic, tensors in the order of the model by steps. Stateless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picture `loss`: losses over the steps, one part for each mode. Functions without state."""
+"""Picture `loss`: losses over the steps, one panel for each mode. Functions without state."""
 
 from __future__ import annotations
 

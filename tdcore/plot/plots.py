@@ -40,8 +40,8 @@ class Plots:
     ) -> Figure:
         """Heat map of one statistic: tensors in the order of the model by steps.
 
-        Cells with NaN and infinite elements have own colours, findings are outlined, and the first tensor
-        with NaN or infinite elements is marked.
+        Cells with NaN and infinite elements have their own colours, findings are outlined, and the first
+        tensor with NaN or infinite elements is marked.
 
         Args:
             pattern: A regular expression that is searched in the names of tensors.
@@ -60,7 +60,7 @@ class Plots:
             return layers(self._trial, pattern, statistic, mode, worker)
 
     def loss(self) -> Figure:
-        """Losses over the steps, with one part of the picture for each mode."""
+        """Losses over the steps, with one panel for each mode."""
         from tdcore.plot.loss import loss
 
         with _at_one_time(self._trial):
@@ -104,7 +104,7 @@ class Plots:
             return ranks(self._trial, name, column, mode)
 
     def compare(self, other: Trial, name: str | None = None, *, statistic: str | None = None) -> Figure:
-        """One tensor of two runs, aligned by the steps of each mode. A line marks the step where they part.
+        """One tensor of two runs, aligned by the steps of each mode. A line marks the first different step.
 
         Args:
             other: The other run.

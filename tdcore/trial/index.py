@@ -1,4 +1,4 @@
-"""Index: all rows of a run seen so far, read while other processes still write and merge the files.
+"""Index: all rows of a run found so far, read while other processes still write and merge the files.
 
     index = Index(sink)
     new = index.poll()        # pyarrow.Table of rows that no earlier poll returned

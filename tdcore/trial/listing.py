@@ -3,9 +3,10 @@
 A bucket returns a listing in pages of 1,000 keys. Names of index files are sorted by their tickets, so new
 files of one worker and attempt (a *home*) come after the last file that was read. One short request for each
 home that has not ended returns the new files. If there are more homes than pages, the whole listing is read
-instead. A merged file with read and unread rows comes before the last file that was read. Such a file is
-found because its tickets are a hole, or at the end of the home, or by the whole listing at every thirtieth
-poll. Threads: an object belongs to one Index.
+instead. A merged file with read and unread rows comes before the last file that was read, so the short
+request does not return it. Such a file is found by a whole listing, when the tickets of the files that were
+read have a gap and at every thirtieth poll, or by a listing of all files of its home, when the home has
+ended. Threads: an object belongs to one Index.
 """
 
 from __future__ import annotations

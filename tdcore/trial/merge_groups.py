@@ -148,7 +148,7 @@ class _Result:
 
     Attributes:
         lost: The reason why statistics cannot be computed; None if they can.
-        shape: Shape of the whole tensor; None if the rows do not agree.
+        shape: Shape of the whole tensor; None if `lost` is "disagree" or "partial".
         unused: Rows of the group that are not used, by position in the group.
         copies: Pairs of rows that must have equal statistics, by position in the group.
     """
@@ -219,7 +219,7 @@ class _Geometries:
         unused: list[int] = []
         copies: list[tuple[int, int]] = []
         for at, shard in enumerate(shards):
-            assert shard is not None  # else they disagree
+            assert shard is not None  # else the reason is "disagree"
             known = chosen.get(shard.box)
             if known is None or not self._has[rows[known]]:
                 unused += [] if known is None else [known]

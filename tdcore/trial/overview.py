@@ -139,7 +139,7 @@ def overviews(
 
 
 def _plain_stretches(reader: Reader, chosen: Mask) -> Mask:
-    """Mask of the stretches of plain files that have all rows of their global step among the chosen ones."""
+    """Mask of the stretches of plain files, without steps that have several chosen stretches."""
     index, stretches = reader.index, reader.index.stretches
     found = np.zeros(len(stretches), dtype=np.bool_)
     for each in index.entries:

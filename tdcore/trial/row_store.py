@@ -142,7 +142,7 @@ class RowStore:
         self._shifts: list[int] = []  # row minus its position in _arrays, by chunk
         self._in_memory = 0  # number of rows in _arrays
         self._rows = 0
-        self._held: list[_Held] = []  # the innermost last
+        self._held: list[_Held] = []  # the innermost `hold` is the last
 
     def __len__(self) -> int:
         return self._rows
@@ -223,7 +223,7 @@ class RowStore:
             self.stretches.forget()
 
     def among(self, name: str, codes: Iterable[int]) -> Mask:
-        """A test for `find`: whether a code of a text column is one of `codes`; null, -1, never is."""
+        """A test for `find`: whether a code of a text column is one of `codes`; null (-1) fails."""
         test = np.zeros(len(self.dictionaries[name]) + 1, dtype=np.bool_)
         test[[code for code in codes if code >= 0]] = True
         return test

@@ -1,4 +1,4 @@
-"""Stretches: the step of each row of an index, without one number per row.
+"""Stretches: the step of each row of an index, stored once for adjacent rows.
 
 A stretch is a sequence of adjacent rows of one worker, attempt, mode and step. Files have the rows of a step
 next to each other, so a run has about one stretch for each step and file. Threads: belongs to one Index.

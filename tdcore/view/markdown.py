@@ -123,7 +123,7 @@ def _notices(overview: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(verdicts: list[dict[str, Any]]) -> list[str]:
-    """The number of verdicts, and the rules that have judged nothing, folded."""
+    """The number of verdicts, and a folded list of the rules that could not judge the run."""
     counts: dict[str, int] = {}
     for each in verdicts:
         counts[each["status"]] = counts.get(each["status"], 0) + 1

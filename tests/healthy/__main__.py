@@ -2,8 +2,8 @@
 
     python -m tests.healthy [--only NAME] [--seeds 3] [--json FILE]
 
-Prints the rules that fired, and finally how often each rule could judge and how often it fired. The exit
-status is 1 when a rule fired without a justification in tests/healthy/justified.py.
+Prints the rules that fired, and finally for each rule the number of trainings that it judged and of those in
+which it fired. The exit status is 1 when a rule fired without a justification in tests/healthy/justified.py.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def test_a_hook_without_a_step_notes_what_is_missing(make_hook: MakeHook) -> Non
     hook = make_hook(include_collections=["gradients"], save_all=False)
     hook.close()
     (note,) = hook._notes["not_recorded"]
-    assert "gradients: no step was seen; call the function that capture_step() returns" in note
+    assert "gradients: no step was detected; call the function that capture_step() returns" in note
 
 
 @pytest.mark.shows("JAX: donated arguments", "values right")

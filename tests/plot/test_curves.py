@@ -161,7 +161,7 @@ def test_two_runs_are_aligned_by_steps_and_the_step_where_they_part_is_marked(tm
     assert curve(axes, "one") == ([0, 1, 2, 3], [8.0, 4.0, 2.0, 1.0])
     assert curve(axes, "other") == ([0, 1, 2, 3, 4], [8.0, 4.0, 3.0, 3.0, 3.0])
     assert list(part(axes, "parting").get_xdata()) == [2, 2]
-    assert "TRAIN: they part at step 2" in texts(figure)
+    assert "TRAIN: they differ from step 2" in texts(figure)
     assert "TRAIN: equal at all 4 common steps" in texts(one.plot.compare(one))
 
 

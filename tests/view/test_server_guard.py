@@ -1,4 +1,4 @@
-"""Who may talk to the server of the view: requests through real HTTP."""
+"""The requests that the server of the view accepts and refuses, through real HTTP."""
 
 from __future__ import annotations
 

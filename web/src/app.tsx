@@ -202,7 +202,7 @@ function useTheme(): [Theme, (theme: Theme) => void] {
   return [theme, choose];
 }
 
-/** Render a change of state, and draw its canvases, before this function returns: a print does not wait. */
+/** Render a change of state, and draw its canvases, before this function returns, because printing does not wait. */
 function atOnce(change: () => void): void {
   const { debounceRendering, requestAnimationFrame } = options;
   options.debounceRendering = (render) => render();

@@ -251,7 +251,7 @@ export interface Value {
   readonly width: number;
   readonly channels: number; // 1 or 3; 3 for images only
   readonly data: Packed; // f32, height x width x channels
-  readonly shown: string; // what of the tensor is shown: "slice [0, 3] of 64 x 128", "every 4th row"; "" for all
+  readonly shown: string; // the part that is shown: "slice [0, 3] of 64 x 128", "every 4th row"; "" for all
   readonly bad: number; // number of elements that are NaN or infinite
   readonly text: string; // error in words, if the value cannot be read; then data is empty
 }
@@ -351,7 +351,7 @@ export interface Verdict {
   readonly findings: readonly Finding[]; // the first ones
   readonly finding_count: number;
   readonly missing: readonly string[];
-  readonly fix: string; // Python code that records what the rule lacks
+  readonly fix: string; // Python code that records the data that the rule lacks
 }
 
 // api/events: server-sent events ----------------------------------------------------------------------------

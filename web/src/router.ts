@@ -4,8 +4,8 @@ import { format, parse, type Route } from "./route.ts";
 const LATER_MS = 250; // browsers limit the number of changes of an address
 
 /**
- * The shown route is that of the address, except for changes of the last moments: a gesture changes the visible steps
- * many times in a second, and the address follows at its end.
+ * The shown route equals the address, except for the changes of the last LATER_MS: a gesture changes the visible steps
+ * many times in a second, and the address changes at the end of the gesture.
  */
 export class Router {
   #route = parse(location.hash);

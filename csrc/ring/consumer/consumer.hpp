@@ -97,7 +97,7 @@ class Consumer {
   [[nodiscard]] bool try_post_request(const std::string& text) noexcept;
   /// Copies of the oldest rows in the queue of times of steps, at most `most`. They stay in the queue.
   std::vector<StepTimeRow> step_times(std::size_t most) const;
-  /// Number of rows in the queue, and how many fit into it (0 without a queue).
+  /// Number of rows in the queue, and its capacity (0 without a queue).
   std::uint64_t pending_step_times() const noexcept;
   std::uint64_t step_time_slots() const noexcept { return memory()->step_row_count(); }
   /// Removes the oldest `count` rows, at most those in the queue.

@@ -1,6 +1,6 @@
 """Capture in compiled models: two variants of their code, with module hooks and without.
 
-The compiler reads the hooks of a module once, and does not notice hooks that are attached or removed later.
+The compiler reads the hooks of a module once, and does not detect hooks that are attached or removed later.
 Therefore each module with attached hooks also has its own `forward` in its dictionary. Compiled code is
 guarded against such an attribute, so code without hooks does not match while hooks are attached, and code
 with hooks does not match at other times. Code without hooks is the same as without tdcore.

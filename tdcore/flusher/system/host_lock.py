@@ -1,4 +1,4 @@
-"""Which flusher of a host samples the machine: the holder of a name in the kernel.
+"""Lock of the one flusher of a host that samples the machine: the holder of a name in the kernel.
 
 The name is an abstract Unix socket, so it is free as soon as its holder ends, also after a crash, and no file
 is left. Containers with networks of their own count as hosts of their own. Threads: the flusher's only.

@@ -64,7 +64,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
 
 
 def _attempts(run: OpenRun) -> Iterator[dict[str, Any]]:
-    """`AttemptLine` of the contract for each attempt. An attempt has ended when all of its workers have."""
+    """`AttemptLine` of the contract for each attempt. An attempt ends when its last worker ends."""
     trial = run.trial
     ends = trial.ends()
     current = max(trial.attempts, default=-1) if trial.status == "running" else None

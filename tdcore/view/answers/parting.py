@@ -33,7 +33,7 @@ _COLUMNS = (*_TEXTS, *_NUMBERS, "step", "seq", *_COUNTS, *_VALUES)
 def parting(one: OpenRun, other: OpenRun) -> dict[str, Any]:
     """`Parting` of the contract: where `other` begins to differ from `one`.
 
-    Tensors with statistics are compared that have the same worker, mode, step of the mode, name and call.
+    Two tensors with statistics are compared if worker, mode, step of the mode, name and call are equal.
     """
     rows = (one.rows, other.rows)
     known = one.partings.get(other.id)

@@ -44,7 +44,7 @@ _START = os.urandom(6).hex()  # in each ETag, because versions of runs begin aga
 _MAX_RUNS = 8  # in one comparison
 _MAX_BODY = 1 << 20
 _PACK_BYTES, _SAMPLE_BYTES, _WORTH_PACKING = 1 << 12, 1 << 16, 0.6
-_PRIVATE = {"Cache-Control": "private, no-cache"}  # the browser asks each time whether its copy is valid
+_PRIVATE = {"Cache-Control": "private, no-cache"}  # the browser validates its copy at each use
 _WRITES: dict[str, Callable[[OpenRun, Mapping[str, Any]], str]] = {
     "stop": request_stop,
     "capture": request_capture,
@@ -196,16 +196,16 @@ def _failing_softly(
             return _failure(str(error), 404)
         except TdcoreError as error:
             return _failure(str(error), 400)
-        except Exception as error:  # a bug of tdcore, which a damaged run has shown
+        except Exception as error:  # a bug of tdcore, for example in the handling of a damaged run
             _log.warning("tdcore: %s failed: %s: %s", request.url.path[:80], type(error).__name__, error)
             _log.debug("traceback", exc_info=True)
-            return _failure(f"this cannot be shown, because of {type(error).__name__}: {error}", 400)
+            return _failure(f"the answer cannot be computed, because of {type(error).__name__}: {error}", 400)
 
     return guarded
 
 
 async def _unless_gone(request: Request, answer: Awaitable[tuple[bytes, str]]) -> tuple[bytes, str]:
-    """The result, unless the page goes away first: then an answer that has not begun is left out."""
+    """The result. If the page disconnects first, a call that has not begun is left out."""
     making = asyncio.ensure_future(answer)
     while not making.done():
         await asyncio.wait({making}, timeout=0.25)
@@ -234,7 +234,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 
 def _encoded(document: Mapping[str, Any], packs: bool) -> tuple[bytes, str]:
-    """The document as JSON, and "gzip" if it is compressed. Noise is not: it takes long and saves little."""
+    """The document as JSON, and "gzip" if it is compressed. Noise is not compressed."""
     content = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     if not packs or len(content) < _PACK_BYTES:
         return content, ""

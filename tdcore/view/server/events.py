@@ -1,4 +1,4 @@
-"""Events: the stream of server-sent events that tells pages which runs have changed.
+"""Events: the stream of server-sent events that reports changes of runs to the pages.
 
 Each page has one connection. A page that reads slowly gets the newest state of each run, and no queue grows.
 Threads: the coroutines of one event loop.

@@ -1,4 +1,4 @@
-"""Guard: who may talk to the server. An ASGI application around another one.
+"""Guard: an ASGI application that passes only permitted requests on to another one.
 
 The address of the view contains a random token, so that another user or another page cannot guess it. In
 addition:
@@ -7,7 +7,7 @@ addition:
   rebinding) sends the name of its own site.
 - A request of a page of another origin is refused, by its headers Origin and Sec-Fetch-Site. A request that
   writes must have an Origin.
-- Each answer has headers that forbid the browser to load anything from elsewhere, to show the page in a
+- Each answer has headers that forbid the browser to load anything from other hosts, to show the page in a
   frame, and to send its address to another site.
 
 Threads: the event loop.

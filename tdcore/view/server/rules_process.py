@@ -1,7 +1,7 @@
-"""RulesProcess: the side of the view of a process that judges one run (judge.py).
+"""RulesProcess: the view's side of the process that judges one run (judge.py).
 
-A process, because rules take seconds for a long run, and answers must not wait for them; and because the
-memory of the rules is freed when the process ends.
+Rules run in a process, because they take seconds for a long run and answers must not wait for them, and
+because the memory of the rules is freed when the process ends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RulesProcess:
         return self._busy or self._needed.is_set()
 
     def request(self) -> None:
-        """Request a judgement of the data that is there now. Requests during a judgement become one."""
+        """Request a judgement of the data that is there now. Requests during a judgement are joined."""
         self._needed.set()
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class RulesProcess:
             self._judged(answer)
             if not isinstance(answer, str) and answer.report.finished:
                 self._end_child()
-            busy = 0.0 if first else time.monotonic() - begun  # the first one includes the imports
+            busy = 0.0 if first else time.monotonic() - begun  # the first judgement includes the imports
             time.sleep(max(_LEAST_REST_SECONDS, _REST * busy))
 
     def _is_needed(self) -> bool:

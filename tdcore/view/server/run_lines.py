@@ -112,7 +112,7 @@ class RunLines:
     async def _yield_to_pages(self) -> None:
         """Wait while pages wait for answers, but not for ever."""
         for _ in range(_YIELDS):
-            await asyncio.sleep(_YIELD_SECONDS)  # the first page asks for its answer after the list of runs
+            await asyncio.sleep(_YIELD_SECONDS)  # the first page requests its answer after the list of runs
             if not self._busy():
                 break
 

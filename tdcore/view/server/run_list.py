@@ -85,7 +85,7 @@ class RunList:
         return Path(place).relative_to(self.place).as_posix()
 
     def _outside(self, place: str, root: str) -> str:
-        """Why a run is not opened that is outside of the opened folder; "" if it is inside."""
+        """Why a run is not opened: it is outside of the opened folder; "" if it is inside."""
         if self.remote or os.path.commonpath([root, os.path.realpath(place)]) == root:
             return ""
         return (

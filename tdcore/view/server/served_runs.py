@@ -1,4 +1,4 @@
-"""ServedRuns: the runs of the view: which there are, which are open, and a line about each of them.
+"""ServedRuns: the list of the view's runs, the open runs, and a line about each run.
 
 At most MAX_OPEN runs are open. The run whose last request is longest ago is closed first. The lines of all
 runs are made in a thread of their own, so that a folder of hundreds of runs is listed at once and completed
@@ -29,7 +29,7 @@ __all__ = ["MAX_OPEN", "ServedRuns"]
 T = TypeVar("T")
 
 MAX_OPEN = 16
-_POLL_SECONDS = 0.5  # between two looks for new data of the open runs
+_POLL_SECONDS = 0.5  # between two searches for new data of the open runs
 _SCAN_SECONDS, _REMOTE_SCAN_SECONDS = 2.0, 30.0  # between two searches for runs
 _FIRST_LINES_SECONDS = 0.3  # maximum time that a list of runs waits for lines that are missing
 

@@ -166,7 +166,7 @@ def _shown(host: str) -> str:
 
 
 def _import_readers() -> None:
-    """Import the modules of the answers, which takes a second, before the page asks for the first answer."""
+    """Import the modules of the answers, which takes a second, before the page requests the first answer."""
     import tdcore.view.answers  # noqa: F401
 
 

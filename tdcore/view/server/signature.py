@@ -1,7 +1,7 @@
 """Signature: a value that changes when a process writes into the folder of a run.
 
 Files of a run are complete when they appear, because the writer renames them. Each new file therefore changes
-the time of its folder, and one status of each folder, without reading any file, detects all changes.
+the time of its folder. One `stat` of each folder detects all changes, and no file is read.
 """
 
 from __future__ import annotations

@@ -193,7 +193,12 @@ export function paint(
   image.fill(pixels.surface, y * width);
 }
 
-/** Code of a pixel. Of several columns, a bad one wins, then the mean shade, then the first reason for no value. */
+/**
+ * Code of a pixel.
+ *
+ * A pixel of several columns has the pattern of a column with NaN or infinite elements, else the mean shade, else the
+ * pattern of the columns without a value.
+ */
 function codeAt(
   source: (Layer & { readonly codes: Uint8Array }) | undefined,
   x: number,

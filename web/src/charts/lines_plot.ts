@@ -13,7 +13,7 @@ export interface Mark {
 }
 
 export interface LinesProps {
-  readonly label: string; // what the chart shows
+  readonly label: string; // content of the chart
   readonly series: readonly Series[];
   readonly marks?: readonly Mark[];
   readonly height?: number;

@@ -31,7 +31,7 @@ export interface Matcher {
   matches(name: string): boolean;
 }
 
-/** A pattern is a regular expression without case; an empty pattern matches every name. */
+/** A pattern is a regular expression that ignores case; an empty pattern matches every name. */
 export function matcher(pattern: string): Matcher {
   if (pattern === "") return { error: "", matches: () => true };
   try {

@@ -1,4 +1,4 @@
-/** Buttons that write requests into the run of a training: stop, capture more. They ask first. */
+/** Buttons that write requests into the run of a training: stop, capture more. A dialog confirms each request. */
 import { useState } from "preact/hooks";
 import type { RunLine, Tensors } from "../contract.ts";
 import { counted } from "../data/format.ts";
