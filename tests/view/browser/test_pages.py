@@ -160,7 +160,7 @@ def test_two_runs_are_compared_from_the_list(visit: Visit, server: ViewServer) -
     visitor.page.get_by_role("checkbox", name="Compare mended").check()
     visitor.page.get_by_role("link", name="Compare 2 runs").click()
     visitor.settle()
-    expect(visitor.page.get_by_role("heading", name="Where the runs part")).to_be_visible()
+    expect(visitor.page.get_by_role("heading", name="Where the runs differ")).to_be_visible()
     visitor.check()
     visitor.screenshot("compare")
 

@@ -152,7 +152,7 @@ function Content({ data }: { readonly data: Answer }) {
         )}
       </Panel>
       <div class="columns even">
-        <Panel title="Where the runs part" note={`compared with ${data.runs[0]?.name ?? ""}`}>
+        <Panel title="Where the runs differ" note={`compared with ${data.runs[0]?.name ?? ""}`}>
           {data.parts.map((each) => (
             <p key={each.run}>
               <a href={format({ page: "overview", parameters: { run: each.run } })}>

@@ -6,7 +6,7 @@ const GROUPS: readonly (readonly [string, readonly (readonly [string, string])[]
     "Everywhere",
     [
       ["1 … 8", "open a page"],
-      ["/", "search a tensor"],
+      ["/", "search for a tensor"],
       ["f", "go to the filter of the page"],
       ["r", "list of runs"],
       ["t", "light or dark"],
