@@ -29,7 +29,7 @@ OTHERS = (BY_HAND, "false-alarms.md", "proofs.md", "related.md")
 def measured_section(code: str, results: dict[str, Any]) -> str:
     """The last section of a rule's page: the number of runs in which the rule fired; "" for a summary."""
     one = results["rules"].get(code)
-    if is_summary(RULES[code]):
+    if is_summary(RULES.get(code)):
         return ""
     if one is None:
         return f"\n## Measured\n\nThe rule is newer than the last measurement (commit {results['commit']}).\n"
