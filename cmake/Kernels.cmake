@@ -11,9 +11,10 @@
 # this library.
 set(TDCORE_CUDA "AUTO" CACHE STRING "Compile the GPU kernels with nvcc: AUTO, ON or OFF")
 set_property(CACHE TDCORE_CUDA PROPERTY STRINGS AUTO ON OFF)
-# Machine code also runs on later devices of a family (8.6 runs 8.0). Other devices use the PTX, from which the driver
+# Machine code also runs on later devices of a family (8.9 runs 8.6). 8.6 and 10.3 have few units for float64, so their
+# code differs from the code of 8.0 and 10.0 (csrc/cuda/words.cuh). Other devices use the PTX, from which the driver
 # makes machine code: 7.5 (T4), and devices newer than this list.
-set(TDCORE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures that get machine code, ascending")
+set(TDCORE_CUDA_ARCHITECTURES "80;86;90;100;103" CACHE STRING "Architectures that get machine code, ascending")
 set(TDCORE_CUDA_PTX "75" CACHE STRING "The oldest architecture that is served, by PTX")
 set(TDCORE_KERNEL_CACHE "$ENV{TDCORE_KERNEL_CACHE}" CACHE PATH "Folder of compiled kernels that builds share")
 

@@ -4,7 +4,7 @@
     python scripts/gpu_kernels_report.py --write   write the tables into docs/gpu-kernels.md
     python scripts/gpu_kernels_report.py --check   fail if a kernel spills, or has no 16-byte loads or stores
 
-Needs nvcc (12.8 or newer for sm_100). With cuobjdump in PATH (from the toolkit, or from `pip install
+Needs nvcc (12.9 or newer for sm_103). With cuobjdump in PATH (from the toolkit, or from `pip install
 nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`) machine code is inspected, otherwise PTX.
 """
 
@@ -24,8 +24,10 @@ SOURCE = ROOT / "csrc" / "cuda" / "kernels.cuh"
 NVCC = ("nvcc", "-std=c++20", f"-I{ROOT / 'csrc'}")
 PAGE = ROOT / "docs" / "gpu-kernels.md"
 BEGIN, END = "<!-- report -->", "<!-- end of report -->"
-ARCHITECTURES = ("80", "90", "100")
-REGISTERS, SHARED_BYTES, WARPS = 65536, {"80": 164, "90": 228, "100": 228}, 64  # of a multiprocessor
+ARCHITECTURES = ("75", "80", "86", "90", "100", "103", "120")
+REGISTERS = 65536  # of a multiprocessor
+SHARED_KIB = {"75": 64, "80": 164, "86": 100, "90": 228, "100": 228, "103": 228, "120": 100}
+WARPS = {"75": 32, "80": 64, "86": 48, "90": 64, "100": 64, "103": 64, "120": 48}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,8 @@ class Kernel:
     def blocks(self) -> int:
         """Number of resident blocks of 256 threads per multiprocessor."""
         by_registers = REGISTERS // (256 * -(-self.registers // 8) * 8)
-        by_shared = SHARED_BYTES[self.architecture] * 1024 // (self.shared_bytes + 1024)
-        return min(by_registers, by_shared, WARPS * 32 // 256)
+        by_shared = SHARED_KIB[self.architecture] * 1024 // (self.shared_bytes + 1024)
+        return min(by_registers, by_shared, WARPS[self.architecture] * 32 // 256)
 
 
 def compile_for(architecture: str, folder: Path) -> list[Kernel]:

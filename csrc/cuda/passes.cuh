@@ -56,11 +56,13 @@ TDCORE_DEVICE Limits limits_of(Dtype dtype) {
   if (dtype == Dtype::kF64) limits.normal = 0x1p-1022;
   if (dtype == Dtype::kF32 || dtype == Dtype::kBF16) limits.normal = 0x1p-126;
   if (dtype == Dtype::kF8E4M3) limits.largest = 480;  // a NaN that was read as a number
-  if (dtype == Dtype::kBF16) {                        // squares exceed float32
-    limits.largest = 0x1p60;
-    limits.smallest = 0x1p-48;
-  }
-  if (dtype != Dtype::kF32 && dtype != Dtype::kF64 && dtype >= Dtype::kF16) limits.far = 4;
+  const bool float32_sums =
+      dtype == Dtype::kF32 ? kFewFloat64Units : dtype >= Dtype::kF16 && dtype != Dtype::kF64;
+  if (float32_sums) limits.far = 4;
+  // Squares of values between these limits, and of differences of such values, are normal as float32.
+  if (float32_sums && (dtype == Dtype::kBF16 || dtype == Dtype::kF32)) limits.largest = 0x1p60;
+  if (float32_sums && dtype == Dtype::kBF16) limits.smallest = 0x1p-48;
+  if (float32_sums && dtype == Dtype::kF32) limits.smallest = 0x1p-38;
   return limits;
 }
 
@@ -128,7 +130,7 @@ TDCORE_DEVICE Moments fast_pass_of(Dtype dtype, const u8* data, u32 vectors, Bin
     case Dtype::kBF16:
       return fast_pass<ShortSums<BF16Element>>(data, vectors, bins, pivot);
     case Dtype::kF32:
-      return fast_pass<WideSums<F32Element>>(data, vectors, bins, pivot);
+      return fast_pass<Float32Sums>(data, vectors, bins, pivot);
     case Dtype::kF64:
       return fast_pass<WideSums<F64Element>>(data, vectors, bins, pivot);
     case Dtype::kF8E4M3:

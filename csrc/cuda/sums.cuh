@@ -3,6 +3,7 @@
 // A thread sums around its warp's pivot, a mean of some of the elements. By Chan, Golub and LeVeque, this
 // loses at most the factor elements / (elements in the pivot) of precision, for any mean.
 //   f32, f64, 32- and 64-bit integers: in float64, one by one
+//   f32 on devices with few units for float64: up to 32 elements in float32, those sums in float64
 //   f16, bf16, f8: eight by eight in float32 as a tree, those sums in float64
 //   8- and 16-bit integers: exactly, in integers
 // needs_care() of passes.cuh detects values that are not finite, or too large or small for sums in float32.
@@ -173,6 +174,67 @@ struct WideSums {
     return moments;
   }
 };
+
+// ---- f32, on devices with few units for float64 ----------------------------------------------------------
+
+// A multiprocessor of these devices (Turing, Ada, GeForce, B300) has 2 or 4 units for float64, and WideSums
+// needs five of their operations per element. Error of a sum: three rounded additions of a vector's tree and
+// one addition per vector until the carry, so at most 12 * 2^-24 of the sum of the magnitudes.
+template <class E>
+struct CarriedSums {
+  using Raw = typename E::Raw;
+  static constexpr u32 kCarryVectors = 8;  // number of vectors that are summed in float32
+  double sum = 0, squares = 0, abs_sum = 0;
+  float part_sum = 0, part_squares = 0, part_abs_sum = 0;
+  float pivot = 0;
+  u32 vectors = 0;  // in the partial sums
+  Extremes<E> extremes;
+
+  TDCORE_DEVICE static float first(const Words& words) { return bits_as<float>(words.word[0]); }
+  TDCORE_DEVICE void add(const Words& words, Bins bins) {
+    float delta[4], square[4], magnitude[4];
+    TDCORE_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      const float value = bits_as<float>(words.word[i]);
+      delta[i] = value - pivot;
+      square[i] = delta[i] * delta[i];
+      magnitude[i] = fabsf(value);
+      extremes.add(0, words.word[i], bins);
+    }
+    part_sum += tree(delta);
+    part_squares += tree(square);
+    part_abs_sum += tree(magnitude);
+    if (++vectors == kCarryVectors) carry();
+  }
+  TDCORE_DEVICE static float tree(const float (&x)[4]) { return (x[0] + x[1]) + (x[2] + x[3]); }
+  TDCORE_DEVICE void carry() {
+    sum += static_cast<double>(part_sum);
+    squares += static_cast<double>(part_squares);
+    abs_sum += static_cast<double>(part_abs_sum);
+    part_sum = part_squares = part_abs_sum = 0;
+    vectors = 0;
+  }
+  TDCORE_DEVICE Moments lane(u32 elements) {
+    carry();
+    return {elements,
+            sum,
+            squares,
+            abs_sum,
+            static_cast<double>(extremes.min),
+            static_cast<double>(extremes.max),
+            static_cast<double>(extremes.abs_min)};
+  }
+};
+
+template <bool kFewUnits>
+struct Float32SumsOf {
+  using Type = WideSums<F32Element>;
+};
+template <>
+struct Float32SumsOf<true> {
+  using Type = CarriedSums<F32Element>;
+};
+using Float32Sums = Float32SumsOf<kFewFloat64Units>::Type;
 
 // ---- f16, bf16, f8 ---------------------------------------------------------------------------------------
 

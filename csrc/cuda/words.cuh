@@ -24,7 +24,20 @@
 #error "for nvcc and NVRTC; on a CPU, include tests/cpp/gpu_emulation.hpp before"
 #endif
 
+// Whether the device has few units for float64: 2 or 4 per multiprocessor instead of 32 or 64. PTX for
+// several architectures (of compute_75) is compiled for these devices.
+#if !defined(TDCORE_FEW_FLOAT64_UNITS)
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 700 || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || \
+    __CUDA_ARCH__ == 1000
+#define TDCORE_FEW_FLOAT64_UNITS 0
+#else
+#define TDCORE_FEW_FLOAT64_UNITS 1
+#endif
+#endif
+
 namespace tdcore::device {
+
+inline constexpr bool kFewFloat64Units = TDCORE_FEW_FLOAT64_UNITS != 0;
 
 #if defined(__CUDACC__)
 /// Stores a word with release for the whole system, including the host. Pairs with the acquire load in look()

@@ -238,9 +238,9 @@ inline void compare(const TensorStats& got, const Reference& want, bool float32_
   check(near(got.square_sum, want.square_sum, relative * want.square_sum + 1e-300L), where + ": square_sum");
   // Means are rounded: 2^-51 |mean| / std of the value, and for constant data the square of the mean's last
   // bit.
-  const long double eps = float32_sums ? 0x1p-24L : 0x1p-53L;
+  constexpr long double kEps = 0x1p-53L;
   const long double noise =
-      4 * eps * std::sqrt(want.square_sum * want.m2) + 4 * eps * eps * want.square_sum + 1e-300L;
+      4 * kEps * std::sqrt(want.square_sum * want.m2) + 4 * kEps * kEps * want.square_sum + 1e-300L;
   check(near(got.m2, want.m2, relative * want.m2 + noise), where + ": m2");
 }
 

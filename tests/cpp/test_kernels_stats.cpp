@@ -17,9 +17,10 @@ constexpr Dtype kAll[] = {Dtype::kBool, Dtype::kU8,  Dtype::kI8,  Dtype::kU16,  
                           Dtype::kU32,  Dtype::kI32, Dtype::kU64, Dtype::kI64,    Dtype::kF16,
                           Dtype::kBF16, Dtype::kF32, Dtype::kF64, Dtype::kF8E4M3, Dtype::kF8E5M2};
 
-/// The floats of 16 and 8 bits.
+/// The floats of 16 and 8 bits, and float32 on devices with few units for float64.
 bool has_float32_sums(Dtype dtype) {
-  return dtype >= Dtype::kF16 && dtype != Dtype::kF32 && dtype != Dtype::kF64;
+  if (dtype == Dtype::kF32) return device::kFewFloat64Units;
+  return dtype >= Dtype::kF16 && dtype != Dtype::kF64;
 }
 
 Piece piece_of(const Bytes& bytes, Dtype dtype, std::size_t elements, std::size_t offset = 0) {
@@ -117,6 +118,28 @@ void far_means() {
     }
   }
   list.compare_all({.blocks = 6, .resident = 3, .seed = 29});
+}
+
+/// Around the magnitudes at which squares, or sums of squares, leave the range of float32.
+void small_and_large_float32() {
+  List list;
+  std::mt19937_64 random{31};
+  std::normal_distribution<double> normal;
+  for (int exponent : {-100, -60, -49, -47, -40, -38, -37, -36, -30, 0, 50, 58, 59, 60, 61, 63, 90}) {
+    std::vector<double> spread(9001), neighbours(9001), far(9001);
+    for (std::size_t i = 0; i < spread.size(); ++i) {
+      spread[i] = std::ldexp(normal(random), exponent);
+      neighbours[i] = std::ldexp(1 + std::ldexp(static_cast<double>(random() % 3), -23), exponent);
+      far[i] = std::ldexp(1 + std::ldexp(normal(random), -12), exponent);
+    }
+    const std::string what = " around 2^" + std::to_string(exponent);
+    for (Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      list.add(encode(spread, dtype), dtype, "normal" + what);
+      list.add(encode(neighbours, dtype), dtype, "neighbours" + what);
+      list.add(encode(far, dtype), dtype, "far mean" + what);
+    }
+  }
+  list.compare_all({.blocks = 5, .resident = 3, .seed = 37});
 }
 
 void any_alignment() {
@@ -231,6 +254,7 @@ int main() {
   it("every dtype and size matches the reference", every_dtype_and_size);
   it("integers at their extremes match the reference", integer_extremes);
   it("means far from 0 cost no precision", far_means);
+  it("small and large float32 values match the reference", small_and_large_float32);
   it("memory of any alignment matches the reference", any_alignment);
   it("ranges of strided views match the reference", strides);
   it("complex and unknown types have the count alone", complex_and_unknown);
