@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,3 +269,26 @@ def test_a_simulation_is_refused_where_it_would_come_too_late(
 def test_a_ring_refuses_an_object_that_contains_no_device(tap: DeviceTap, other: object) -> None:
     with pytest.raises(TypeError, match=r"must be a capsule named 'tdcore\.Device'"):
         tap.ring._use_device(0, other, host_tensors=False)
+
+
+def test_other_threads_run_while_the_queue_of_the_driver_is_full(tap: DeviceTap) -> None:
+    device = _sim.simulate_device(tap.ring, 0, delay_us=5000, queue_limit=2)
+    for _ in range(3):  # these calls wait, so the next ones are made without the GIL
+        tap.capture([ExchangeTensor(numbers())])
+    device.pause()
+    waiting, resumed = threading.Event(), threading.Event()
+
+    def resume() -> None:
+        waiting.wait()
+        time.sleep(0.05)  # the capture waits now, for longer than its thread needs to reach the driver
+        resumed.set()
+        device.resume()
+
+    thread = threading.Thread(target=resume)
+    thread.start()
+    waiting.set()
+    tap.capture([ExchangeTensor(numbers())])  # three pieces of work, for a queue of two
+    assert resumed.is_set()
+    thread.join()
+    tap.rows(4)
+    assert device.violations == 0

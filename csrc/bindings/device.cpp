@@ -1,7 +1,9 @@
 // Captures of tensors on devices, and methods of class Ring for devices.
 //
-// Captures enqueue work with the GIL held (microseconds). The GIL is released while a device is set up and
-// while a capture waits for room.
+// Captures enqueue work with the GIL held, which takes microseconds: another thread could keep the GIL for 5
+// ms at each of the hundreds of captures of a step. If the queue of the driver is full, a call waits until a
+// launch has run. The following calls are made without the GIL (DeviceSet::may_wait). The GIL is also
+// released while a device is set up and while a capture waits for room.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -42,7 +44,10 @@ py::list device_reports(const DeviceRing& self) {
 
 bool mark_step_end(DeviceRing& self, std::int64_t step) {
   DeviceSet* const devices = self.devices();
-  return devices != nullptr ? devices->mark_step_end(step) : self.ring().mark_step_end(step);
+  if (devices == nullptr) return self.ring().mark_step_end(step);
+  if (!devices->may_wait()) return devices->mark_step_end(step);
+  const py::gil_scoped_release unlocked;
+  return devices->mark_step_end(step);
 }
 
 void close_ring(DeviceRing& self) {
@@ -63,6 +68,15 @@ void use_device(const DeviceRing& self, int device, py::handle capsule, bool hos
     throw py::value_error("device " + std::to_string(device) +
                           " is already in use; replace it before the first capture");
   if (host_tensors) devices->redirect_host(device);
+}
+
+CaptureResult capture_group(DeviceSet& devices, ThreadScratch& scratch, const DeviceGroup& group,
+                            const StepContext& step_context) {
+  if (!devices.may_wait(group.device))
+    return devices.capture(group, step_context, {wait_without_gil, &scratch});
+  CaptureResult result;
+  scratch.without_gil([&] { result = devices.capture(group, step_context, {wait_plainly, nullptr}); });
+  return result;
 }
 
 }  // namespace
@@ -93,7 +107,7 @@ CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch
     add(capture_in_host_memory(ring, scratch, groups.host, step_context, bytes));
   }
   for (const DeviceGroup& group : groups.on_devices())
-    add(devices.capture(group, step_context, {wait_without_gil, &scratch}));
+    add(capture_group(devices, scratch, group, step_context));
   for (const DeviceGroup& group : groups.on_devices()) {
     if (auto loans = scratch->reader.take_loans(group.device)) devices.borrow(group.device, std::move(loans));
   }

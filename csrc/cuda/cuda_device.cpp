@@ -10,6 +10,10 @@ namespace tdcore::cuda {
 
 namespace {
 
+// The blocks of a launch occupy all multiprocessors. Work on other streams, such as a collective operation,
+// can start between two launches, so a launch is short: about 0.15 ms on an H100 for float32.
+constexpr std::uint64_t kTilesPerBlock = 16;
+
 Stream stream_of(StreamHandle handle) noexcept { return reinterpret_cast<Stream>(handle); }
 Event event_of(EventHandle handle) noexcept { return reinterpret_cast<Event>(handle); }
 DevicePointer pointer_of(const void* memory) noexcept { return reinterpret_cast<std::uintptr_t>(memory); }
@@ -263,13 +267,21 @@ bool CudaDevice::fill_zero(StreamHandle stream, void* device, std::uint64_t byte
 
 bool CudaDevice::launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept {
   const LoadedKernel& loaded = kernel == Kernel::kStats ? kernels_.stats : kernels_.pack;
-  device::Launch parameter = launch;
-  void* parameters[] = {&parameter};
-  const std::uint64_t blocks = std::clamp<std::uint64_t>(launch.tiles, 1, loaded.resident_blocks);
-  return enqueue(loaded.name, [&] {
-    return driver_.launch_kernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, loaded.threads, 1, 1,
-                                 0, stream_of(stream), parameters, nullptr);
-  });
+  device::Launch part = launch;
+  void* parameters[] = {&part};
+  const std::uint64_t most = std::uint64_t{loaded.resident_blocks} * kTilesPerBlock;
+  do {
+    part.tiles = std::min(launch.tiles, part.first_tile + most);
+    const std::uint64_t blocks =
+        std::clamp<std::uint64_t>(part.tiles - part.first_tile, 1, loaded.resident_blocks);
+    const bool launched = enqueue(loaded.name, [&] {
+      return driver_.launch_kernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, loaded.threads, 1, 1,
+                                   0, stream_of(stream), parameters, nullptr);
+    });
+    if (!launched) return false;
+    part.first_tile = part.tiles;
+  } while (part.first_tile < launch.tiles);
+  return true;
 }
 
 bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,

@@ -68,6 +68,7 @@ class CudaDevice final : public Device {
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
   bool wait_event(StreamHandle stream, EventHandle event) noexcept override;
   EventState query_event(EventHandle event) noexcept override;
+  bool is_lost() const noexcept override { return off_.load(std::memory_order_relaxed); }
   std::string first_error() const override;
 
  private:

@@ -128,7 +128,7 @@ TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) 
 
 TDCORE_DEVICE void pack_kernel(const Launch& launch) {
   u32 at = 0;
-  for (u64 tile = blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
+  for (u64 tile = launch.first_tile + blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
     at = item_of(launch, tile, at);
     const Item& item = launch.items[at];
     pack_tile(launch, item, (tile - item.first_tile) * kTileElements);

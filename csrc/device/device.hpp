@@ -93,6 +93,8 @@ class Device {
   virtual bool wait_event(StreamHandle stream, EventHandle event) noexcept = 0;
   virtual EventState query_event(EventHandle event) noexcept = 0;
 
+  /// Whether every later call fails. Other errors, such as a lack of memory, may pass.
+  virtual bool is_lost() const noexcept = 0;
   /// Text of the first error; empty without an error.
   virtual std::string first_error() const = 0;
 

@@ -66,7 +66,8 @@ struct InFlightRecord {
   DeviceCommit commit;  // word null: no record
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;
-  bool by_host = false;  // the host commits the record after the event
+  bool by_host = false;     // the host commits the record after the event
+  bool incomplete = false;  // the device rejected a part of the work
 };
 
 struct Allocation {

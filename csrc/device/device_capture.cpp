@@ -165,6 +165,8 @@ bool DeviceCapture::has_read(std::uint64_t records) const noexcept {
   return engine_ == nullptr || engine_->has_read(records);
 }
 
+bool DeviceCapture::may_wait() const noexcept { return engine_ != nullptr && engine_->may_wait(); }
+
 bool DeviceCapture::in_use() const noexcept { return engine_ != nullptr && engine_->on(); }
 
 bool DeviceCapture::busy() const noexcept { return engine_ != nullptr && engine_->busy(); }

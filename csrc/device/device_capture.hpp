@@ -15,12 +15,15 @@
 //     each other
 //   more work in progress than tables or events -> kArenaFull under every policy, because the host would
 //     have to wait
-//   the device has failed -> kDeviceError; later tensors have a row with the reason in the main ring
+//   the device has failed -> kDeviceError; later tensors have a row with the reason in the main ring. If the
+//     error may pass (a lack of memory), captures are tried again, with exponential backoff
 //
 // A tensor with more tiles than the scratch has partial results is split into parts, also without payload.
-// Threads: any number may call capture(); a mutex is held while a thread enqueues (microseconds, no waiting).
+// Threads: any number may call capture(); a mutex is held while a thread enqueues. This takes microseconds,
+// or longer while the queue of the driver is full (may_wait).
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +42,7 @@ struct DeviceCaptureConfig {
   std::uint64_t table_bytes = std::uint64_t{8} << 20;  // pinned memory for the upload of launch tables
   std::uint32_t max_items = 8192;                      // maximum number of items of one launch
   std::uint32_t in_flight = 1024;                      // maximum number of launches in progress
+  std::chrono::milliseconds first_retry{100};          // pause after the device has rejected work
 };
 
 /// State of a device, for `tdcore doctor` and for the end of a run.
@@ -78,6 +82,8 @@ class DeviceCapture {
 
   /// Whether the device captures: it has neither failed nor been closed.
   bool in_use() const noexcept;
+  /// Whether the next capture may wait in the driver, because the queue of the device was full recently.
+  bool may_wait() const noexcept;
   /// Whether there are enqueued records that are not committed yet.
   bool busy() const noexcept;
   DeviceReport report() const;

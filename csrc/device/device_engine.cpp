@@ -10,13 +10,22 @@ constexpr std::uint64_t kScratchShare = 2;  // one batch uses at most half of th
 constexpr std::uint64_t kMergeBytes =
     64 * 1024;  // zeroing this many more bytes is cheaper than one more call
 
+// A batch takes 10 to 40 us to enqueue. It takes longer if the queue of the driver is full (about 1,024
+// launches), until one of its launches has run.
+constexpr std::chrono::microseconds kWaits{200};
+constexpr std::uint32_t kQuickBatches = 64;
+
 std::uint64_t aligned(std::uint64_t bytes) noexcept { return round_up(bytes, kDeviceAlignBytes); }
 
 }  // namespace
 
 DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
                            const DeviceCaptureConfig& config) noexcept
-    : device_(std::move(device)), lane_(std::move(lane)), main_(main) {
+    : device_(std::move(device)),
+      lane_(std::move(lane)),
+      main_(main),
+      first_retry_(config.first_retry),
+      retry_pause_(config.first_retry) {
   try {
     fork_guard_ = std::make_unique<const ForkGuard>();
     if (device_ == nullptr || lane_ == nullptr) {
@@ -75,14 +84,18 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   return !commits_by_host() || start_poller() || missing("thread that polls events", 0);
 }
 
+/// Turns the device off permanently. Returns false.
 bool DeviceEngine::fail(const char* what) noexcept {
-  if (on_.exchange(false, std::memory_order_relaxed) && error_.empty()) {
-    try {
-      error_ = std::string(what) + ": " + device_->first_error();
-    } catch (const std::exception&) {  // no memory for the text
-    }
-  }
+  const bool paused = retry_at_.exchange(0, std::memory_order_relaxed) != 0;
+  if (on_.exchange(false, std::memory_order_relaxed) || paused) set_error(what, "");
   return false;
+}
+
+void DeviceEngine::set_error(const char* what, const char* then) noexcept {
+  try {
+    error_ = std::string(what) + ": " + device_->first_error() + then;
+  } catch (const std::exception&) {  // no memory for the text
+  }
 }
 
 std::uint64_t DeviceEngine::next_guard() noexcept {
@@ -94,10 +107,10 @@ std::uint64_t DeviceEngine::next_guard() noexcept {
 
 DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t payload_bytes,
                                           StreamHandle stream) noexcept {
-  if (!on()) return Fit::kOff;
+  if (!on_.load(std::memory_order_relaxed) && !resume()) return Fit::kOff;
   fall_back();
   reclaim();
-  if (!on()) return Fit::kOff;
+  if (!on_.load(std::memory_order_relaxed)) return Fit::kOff;
   if (table.empty()) return Fit::kFits;
   bool refused = false;
   const Extent pinned = table_space_.place(aligned(table.upload_bytes));
@@ -114,7 +127,7 @@ DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t 
                   lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kNever, refused);
   }
   if (refused) {
-    fail("the device could not make a stream wait");
+    (void)pause("the device could not make a stream wait");
     return Fit::kOff;
   }
   if (!payload_fits) return Fit::kArenaFull;
@@ -162,9 +175,9 @@ void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
   poll_wanted_.notify_one();
 }
 
-/// Enqueues a batch. False if the device rejected a part of the work.
-bool DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
-                        const DeviceCommit& commit) noexcept {
+/// Enqueues a batch, until the device rejects a part of the work.
+DeviceEngine::Sent DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
+                                      const DeviceCommit& commit) noexcept {
   std::byte* const record = batch.room.data;
   std::byte* const host = tables_ + table_space_.at(table.pinned);
   const bool saves = batch.table.packs > 0;
@@ -182,19 +195,31 @@ bool DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation&
     launches.stats.commit_value = commit.value;
   }
   const StreamHandle stream = batch.stream;
-  if (!device_->copy_to_device(stream, place.device, host, batch.table.upload_bytes) ||
-      (saves && !fill_gaps(batch, place.payload + kGuardBytes)) ||
+  if (!device_->copy_to_device(stream, place.device, host, batch.table.upload_bytes)) return Sent::kNothing;
+  if ((saves && !fill_gaps(batch, place.payload + kGuardBytes)) ||
       (batch.table.stats > 0 && !device_->launch(stream, Kernel::kStats, launches.stats)) ||
       (saves && !device_->launch(stream, Kernel::kPack, launches.pack)) ||
       !device_->record_event(table.event, stream)) {
-    return false;
+    return Sent::kPart;
   }
-  if (!saves) return true;
+  return !saves || send_values(batch, table, payload, commit) ? Sent::kAll : Sent::kPart;
+}
+
+/// Enqueues the copy of a batch's packed values into its record, after the kernels.
+bool DeviceEngine::send_values(const DeviceBatch& batch, Allocation& table, Allocation& payload,
+                               const DeviceCommit& commit) noexcept {
   return device_->wait_event(copies_, table.event) &&
-         device_->copy_to_host(copies_, record + batch.size.payload_offset - kGuardBytes, place.payload,
-                               payload_bytes + 2 * kGuardBytes) &&
+         device_->copy_to_host(copies_, batch.room.data + batch.size.payload_offset - kGuardBytes,
+                               arena_ + arena_space_.at(payload.memory),
+                               batch.size.payload_bytes + 2 * kGuardBytes) &&
          (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, commit_mode_)) &&
          device_->record_event(payload.event, copies_);
+}
+
+void DeviceEngine::note_duration(std::chrono::steady_clock::duration duration) noexcept {
+  const std::uint32_t left = quick_to_go_.load(std::memory_order_relaxed);
+  const std::uint32_t next = duration > kWaits ? kQuickBatches : left > 0 ? left - 1 : 0;
+  if (next != left) quick_to_go_.store(next, std::memory_order_relaxed);
 }
 
 bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
@@ -215,18 +240,25 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   if (commit.word == nullptr) return fail("the ring was closed");
   InFlightRecord& record = (saves ? payload : table).record;
   keep_record(saves ? payload : table, batch, commit);
-  if (!send(batch, table, payload, commit)) {
-    // Enqueued work, including the commit, may still run, and no event reports its end. The plan counts the
-    // batch.
-    lost_track_ = true;
-    record.tensors = 0;
-    record.bytes = 0;
-    (void)fail("the device rejected work");
-    return !lose(record);
+  const auto start = std::chrono::steady_clock::now();
+  const Sent sent = send(batch, table, payload, commit);
+  note_duration(std::chrono::steady_clock::now() - start);
+  if (sent == Sent::kNothing) {
+    record.tensors = record.bytes = 0;  // the plan counts them
+    (void)lose(record);
+    return pause("the device rejected work");
+  }
+  ++launched_;
+  if (sent == Sent::kPart) {
+    record.incomplete = true;
+    unfenced_ = {.table = true, .payload = saves};
+    (void)pause("the device rejected work");
+    (void)fence();
+    return true;  // lose() counts the tensors, unless the device commits the record
   }
   table_allocations_.push();
   if (saves) payload_allocations_.push();
-  ++launched_;
+  retry_pause_ = first_retry_;
   return true;
 }
 

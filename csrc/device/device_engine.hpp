@@ -5,15 +5,21 @@
 // tables are uploaded, freed with the scratch. A record in flight belongs to the allocation whose event
 // follows its commit.
 //
-// Errors: the first error turns the device off permanently. Records that will never be committed are dropped
-// (the consumer skips them) and counted as kDeviceError. No further records are written to the lane, so late
-// writes of the device are harmless.
+// Errors: an error after which the device is lost turns it off permanently. Records that will never be
+// committed are dropped (the consumer skips them) and counted as kDeviceError. No further records are written
+// to the lane, so late writes of the device are harmless.
+//
+// If the device rejects work and is not lost, the engine pauses, and tries again with exponential backoff. A
+// part of the work of a rejected batch may be enqueued, and may still write into the record. Therefore the
+// record is dropped only after an event that follows this work. While the device also rejects the event, the
+// engine stays paused.
 //
 // Threads: functions marked "locked" are called with the mutex held, all others from any thread. kPoll has
 // its own thread.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -50,8 +56,10 @@ class DeviceEngine {
 
   /// False in a forked child.
   bool here() const noexcept { return fork_guard_ != nullptr && fork_guard_->here(); }
-  /// Whether the device is used: no error yet, not closed.
-  bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  /// Whether the device is used: not lost, not closed, not paused, or paused and due for the next attempt.
+  bool on() const noexcept { return on_.load(std::memory_order_relaxed) || is_retry_due(); }
+  /// Whether the next batch may wait in the driver, because a recent batch did.
+  bool may_wait() const noexcept { return quick_to_go_.load(std::memory_order_relaxed) > 0; }
   const BatchLimits& limits() const noexcept { return limits_; }
   /// Locked, because close() destroys the device.
   bool is_capturing(StreamHandle stream) noexcept { return device_->is_capturing(stream); }
@@ -78,6 +86,12 @@ class DeviceEngine {
 
   bool set_up(const DeviceCaptureConfig& config);
   bool fail(const char* what) noexcept;
+  void set_error(const char* what, const char* then) noexcept;
+  bool pause(const char* what) noexcept;
+  bool is_retry_due() const noexcept;
+  bool resume() noexcept;
+  bool fence() noexcept;
+  void drop_rejected() noexcept;
   void fall_back() noexcept;
   bool start_poller() noexcept;
   void poll() noexcept;
@@ -89,8 +103,12 @@ class DeviceEngine {
   void pop_done() noexcept;
   bool pending_events(Events& events) noexcept;
   bool fill_gaps(const DeviceBatch& batch, std::byte* payload) noexcept;
-  bool send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
+  enum class Sent { kAll, kPart, kNothing };
+  Sent send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
             const DeviceCommit& commit) noexcept;
+  bool send_values(const DeviceBatch& batch, Allocation& table, Allocation& payload,
+                   const DeviceCommit& commit) noexcept;
+  void note_duration(std::chrono::steady_clock::duration duration) noexcept;
   bool commit_marker(const Reservation& room, const Events& events) noexcept;
   void keep_record(Allocation& allocation, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
   bool commits_by_host() const noexcept { return commit_mode_ == CommitMode::kPoll; }
@@ -102,12 +120,26 @@ class DeviceEngine {
   std::shared_ptr<RingMemory> lane_memory_;  // keeps the pinned pages as long as the device
   BatchLimits limits_{};
   std::atomic<bool> on_{false};  // relaxed: a hint outside of the mutex
+  // steady_clock's time of the next attempt while the engine is paused; 0: not paused. Relaxed: a hint
+  // outside of the mutex.
+  std::atomic<std::int64_t> retry_at_{0};
+  // Number of quick batches until may_wait() is false; written under the mutex. Relaxed: a hint.
+  std::atomic<std::uint32_t> quick_to_go_{0};
 
   std::mutex mutex_;  // guards all following members
   DeviceInfo info_;
   std::string error_;
   bool closed_ = false;
   bool lost_track_ = false;  // work was enqueued without an event after it
+  // A batch that the device has rejected in part, together with the events after it. The allocations of the
+  // batch are the next ones of the lists.
+  struct Unfenced {
+    bool table = false;
+    bool payload = false;
+    bool any() const noexcept { return table || payload; }
+  } unfenced_;
+  const std::chrono::milliseconds first_retry_;
+  std::chrono::milliseconds retry_pause_;
   CommitMode commit_mode_ = CommitMode::kPoll;
   std::uint64_t early_seen_ = 0;
   std::uint64_t guards_ = 0;

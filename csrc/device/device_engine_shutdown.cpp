@@ -112,10 +112,8 @@ bool DeviceEngine::look(Allocation& allocation) noexcept {
   if (allocation.done) return true;
   const EventState state = device_->query_event(allocation.event);
   if (state == EventState::kPending) return false;
-  if (state == EventState::kFailed) {
-    fail("work on the device was lost");
-    (void)lose(allocation.record);
-  }
+  if (state == EventState::kFailed) fail("work on the device was lost");
+  if (state == EventState::kFailed || allocation.record.incomplete) (void)lose(allocation.record);
   allocation.done = true;
   if (!allocation.record.by_host) end_record(allocation.record);
   return true;
@@ -194,7 +192,7 @@ bool DeviceEngine::mark_step_end(std::int64_t step, std::span<DeviceEngine* cons
   const std::scoped_lock lock(mutex_);
   if (closed_ || lane_ == nullptr) return false;
   reclaim();
-  if (!on()) return false;  // lost work may still write into the lane
+  if (!on_.load(std::memory_order_relaxed)) return false;  // rejected work may still write into the lane
   const std::size_t from = events.count;
   for (std::size_t i = table_allocations_.size(); i > 0; --i) {
     if (!table_allocations_[i - 1].done && !events.add(table_allocations_[i - 1], from)) return false;
@@ -226,9 +224,11 @@ bool DeviceEngine::commit_marker(const Reservation& room, const Events& events) 
          (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, commit_mode_)) &&
          device_->record_event(allocation.event, copies_);
   if (!sent) {
-    lost_track_ = true;
-    (void)lose(allocation.record);
-    return fail("the device rejected work");
+    allocation.record.incomplete = true;
+    unfenced_ = {.table = false, .payload = true};
+    (void)pause("the device rejected work");
+    (void)fence();
+    return false;
   }
   payload_allocations_.push();
   return true;
@@ -251,7 +251,7 @@ bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
   reclaim();
-  return !lost_track_ && launched_ - table_allocations_.size() >= batches;
+  return !lost_track_ && launched_ - table_allocations_.size() - (unfenced_.table ? 1 : 0) >= batches;
 }
 
 DeviceReport DeviceEngine::report() noexcept {
@@ -278,6 +278,8 @@ void DeviceEngine::close() noexcept {
   if (closed_) return;
   closed_ = true;
   on_.store(false, std::memory_order_relaxed);
+  retry_at_.store(0, std::memory_order_relaxed);
+  if (!fence()) drop_rejected();
   for (;;) {
     settle();
     if (table_allocations_.size() + payload_allocations_.size() == 0 || Clock::now() >= deadline) break;

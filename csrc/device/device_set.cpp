@@ -185,6 +185,17 @@ CaptureResult DeviceSet::capture(const DeviceGroup& group, const StepContext& st
   return result;
 }
 
+bool DeviceSet::may_wait(int device) const noexcept {
+  const DeviceCapture* const capture = guard_->here() ? ready(device) : nullptr;
+  return capture != nullptr && capture->may_wait();
+}
+
+bool DeviceSet::may_wait() const noexcept {
+  return std::any_of(lane_slots().begin(), lane_slots().end(), [this](const LaneSlot& slot) {
+    return may_wait(slot.device.load(std::memory_order_relaxed));
+  });
+}
+
 void DeviceSet::borrow(int device, std::unique_ptr<Borrowed> borrowed) {
   const DeviceCapture* capture = ready(device);
   if (capture == nullptr) return;

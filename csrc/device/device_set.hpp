@@ -101,6 +101,11 @@ class DeviceSet {
   /// Like DeviceCapture::capture(). The device must have been prepared.
   CaptureResult capture(const DeviceGroup& group, const StepContext& step_context, RoomWaiter waiter);
 
+  /// Whether the next capture on the device, or on any device, may wait in its driver. Such a call must be
+  /// made without the GIL.
+  bool may_wait(int device) const noexcept;
+  bool may_wait() const noexcept;
+
   /// Keeps `borrowed` until the device has read all tensors that were captured before this call.
   void borrow(int device, std::unique_ptr<Borrowed> borrowed);
   /// Takes the objects that the device has read; after close() all objects that are safe to release. Cheap if

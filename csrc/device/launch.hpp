@@ -5,7 +5,7 @@
 // *tiles* of kTileElements elements (the last tile may be shorter), independent of the grid. Therefore
 // results do not depend on the number of blocks, or on the block that takes a tile. Block b takes tiles b, b
 // + grid, b + 2 * grid, ... Results of tiles are merged in groups of kGroupTiles, and then the results of the
-// groups.
+// groups. Several launches, one after the other on a stream, may process parts of a list (first_tile).
 //
 // The table (items and layouts) is in device memory while the launch runs; `stats` and `commit_word` are
 // device addresses of pinned host memory (the ring), everything else is device memory.
@@ -50,8 +50,9 @@ struct Item {
 struct Launch {
   const Item* items;  // in the order of first_tile
   const ItemLayout* layouts;
-  std::uint64_t tiles;  // number of tiles of all items
-  std::uint32_t count;  // number of items
+  std::uint64_t first_tile;  // this launch processes tiles [first_tile, tiles)
+  std::uint64_t tiles;       // number of tiles of all items, or the end of a part
+  std::uint32_t count;       // number of items
   std::uint32_t unused;
   // stats: scratch. One partial result per tile; counters_of() counters of finished tiles and groups, and one
   // counter of finished items. Counters are zero at the start and at the end.
@@ -63,7 +64,7 @@ struct Launch {
   std::uint64_t* commit_word;
   std::uint64_t commit_value;
 };
-static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 72);
+static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 80);
 
 /// Number of counters at Launch::finished_tiles. The counters of an item begin at first_tile / kGroupTiles +
 /// 2 * (position of the item): one per group, then one for the groups.

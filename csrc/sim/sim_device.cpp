@@ -32,6 +32,7 @@ SimDevice::SimDevice(const SimDeviceOptions& options) : options_(options) {
   info_.commit_mode_reason = options.commit_mode_reason;
   control_.seed = options.seed;
   control_.delay_us = options.delay_us;
+  control_.queue_limit = options.queue_limit;
   control_.early_words = options.early_words;
 }
 
@@ -128,8 +129,13 @@ void SimDevice::abandon_events() noexcept {
 }
 
 bool SimDevice::push(StreamHandle stream, SimWork& work) noexcept {
-  if (operations_.fetch_add(1, std::memory_order_relaxed) == options_.fails_after) fail();
+  const std::uint64_t number = operations_.fetch_add(1, std::memory_order_relaxed);
+  if (number == options_.fails_after) fail();
   if (control_.failed.load(std::memory_order_relaxed)) return false;
+  if (number >= options_.rejects_from && number - options_.rejects_from < options_.rejects) {
+    rejected_.store(true, std::memory_order_relaxed);
+    return false;
+  }
   if (is_capturing(stream)) control_.violations.fetch_add(1, std::memory_order_relaxed);
   try {
     return stream_of(stream).push(work);
@@ -196,7 +202,8 @@ EventState SimDevice::query_event(EventHandle event) noexcept {
 }
 
 std::string SimDevice::first_error() const {
-  return control_.failed.load(std::memory_order_relaxed) ? "simulated failure" : "";
+  if (control_.failed.load(std::memory_order_relaxed)) return "simulated failure";
+  return rejected_.load(std::memory_order_relaxed) ? "simulated rejection" : "";
 }
 
 void SimDevice::enqueue(StreamHandle stream, std::function<void()> work) {

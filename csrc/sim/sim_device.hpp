@@ -29,12 +29,18 @@ namespace tdcore {
 struct SimDeviceOptions {
   std::uint64_t seed = 1;       // seed of all delays
   std::uint32_t delay_us = 20;  // longest delay before a piece of work in microseconds; 0: no delay
+  // Largest number of pending pieces of work of a stream; a call that enqueues more waits, as in CUDA. 0:
+  // any.
+  std::uint32_t queue_limit = 0;
   // The work of the training is done when the call that enqueues it returns; only streams of the device are
   // delayed. For tensors of libraries that compute synchronously.
   bool sync_compute = false;
   CommitMode best_commit_mode = CommitMode::kStreamWrite;  // result of a probe
   std::string commit_mode_reason = {};
   std::uint64_t fails_after = ~std::uint64_t{0};  // number of pieces of work before the failure
+  // The device rejects this number of pieces of work from piece `rejects_from` on, and accepts later ones.
+  std::uint64_t rejects_from = ~std::uint64_t{0};
+  std::uint64_t rejects = 1;
   // Whether enqueued work that has not run at the failure never runs (a lost context).
   bool failure_loses_work = true;
   bool early_words = false;                             // every second commit is before its data
@@ -67,6 +73,7 @@ class SimDevice final : public Device {
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
   bool wait_event(StreamHandle stream, EventHandle event) noexcept override;
   EventState query_event(EventHandle event) noexcept override;
+  bool is_lost() const noexcept override { return control_.failed.load(std::memory_order_relaxed); }
   std::string first_error() const override;
 
   /// Enqueues work of the training, which must not throw.
@@ -99,6 +106,7 @@ class SimDevice final : public Device {
   const SimDeviceOptions options_;
   SimControl control_;
   std::atomic<std::uint64_t> operations_{0};  // relaxed: a count
+  std::atomic<bool> rejected_{false};         // relaxed: for first_error()
   mutable std::mutex mutex_;                  // guards the following members; never held while work runs
   std::vector<SimAllocation> allocations_;
   std::uint64_t allocated_ = 0;

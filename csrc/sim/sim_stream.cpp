@@ -4,9 +4,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "base/signal_free_thread.hpp"
 #include "sim/sim_kernels.hpp"
@@ -61,7 +63,21 @@ SimStream::~SimStream() {
   }
 }
 
+/// Waits until the queue has room for one more piece of work, as CUDA does. A wait of 10 s is a violation.
+void SimStream::wait_for_queue() noexcept {
+  if (control_.queue_limit == 0 || now_) return;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (;;) {
+    const std::uint32_t pending =
+        pushed_.load(std::memory_order_relaxed) - done_.load(std::memory_order_relaxed);
+    if (pending < control_.queue_limit || leaving() || control_.lost.load(std::memory_order_relaxed)) return;
+    if (std::chrono::steady_clock::now() > deadline) return add_violation(control_);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 bool SimStream::push(SimWork& work) noexcept {
+  wait_for_queue();
   const std::scoped_lock lock(mutex_);
   if (now_) {
     if (control_.lost.load(std::memory_order_relaxed)) return true;
@@ -106,6 +122,7 @@ void SimStream::run() noexcept {
     if (!control_.lost.load(std::memory_order_relaxed)) perform(node->work, *node);
     node->work.call = nullptr;
     node->work.event = nullptr;
+    done_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -25,8 +25,9 @@ struct SimControl {
   std::atomic<bool> failed{false};           // relaxed: no work is accepted any more
   std::atomic<bool> lost{false};             // relaxed: no work runs any more
   std::atomic<std::uint64_t> violations{0};  // relaxed: a count
-  std::uint64_t seed = 1;                    // constant once streams run, like the next two
+  std::uint64_t seed = 1;                    // constant once streams run, like the next three
   std::uint32_t delay_us = 0;
+  std::uint32_t queue_limit = 0;  // largest number of pending pieces of work of a stream; 0: any
   bool early_words = false;
 };
 
@@ -69,6 +70,7 @@ class SimStream {
   void perform(SimWork& work, const Node& node) noexcept;
   void perform_launch(const SimWork& work) noexcept;
   bool wait_for(const SimEvent& event, std::uint32_t generation) noexcept;
+  void wait_for_queue() noexcept;
   bool leaving() const noexcept;
 
   SimControl& control_;
@@ -78,6 +80,7 @@ class SimStream {
   Node* last_;                            // under mutex_
   Node* first_;                           // used by the worker: done, its successor is next
   std::atomic<std::uint32_t> pushed_{0};  // release in push(); a futex, which orders no other access
+  std::atomic<std::uint32_t> done_{0};    // pieces of work; relaxed: only limits the length of the queue
   std::unique_ptr<std::thread> worker_;   // null if no thread could be started
 };
 

@@ -29,7 +29,8 @@ inline DeviceCaptureConfig small_memory(std::uint64_t arena_bytes = kMiB,
           .scratch_bytes = scratch_bytes,
           .table_bytes = kMiB,
           .max_items = 8192,
-          .in_flight = 256};
+          .in_flight = 256,
+          .first_retry = std::chrono::milliseconds{1}};
 }
 
 /// A main ring with the given lane.

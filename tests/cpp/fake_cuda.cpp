@@ -239,7 +239,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, u
       if (!fake().drop_commit_kernel) *word = *static_cast<std::uint64_t*>(parameters[1]);
     } else {
       const char* const launch = static_cast<const char*>(parameters[0]);
-      seen.launch.assign(launch, launch + 72);
+      seen.launch.assign(launch, launch + 80);
     }
     fake().launches.push_back(seen);
   });

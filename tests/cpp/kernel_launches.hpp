@@ -27,6 +27,7 @@ struct Piece {
 struct Spread {
   std::uint32_t blocks = 4, resident = 3;
   unsigned seed = 1;
+  std::uint64_t part = ~std::uint64_t{0};  // largest number of tiles of a launch
 };
 
 inline constexpr std::uint64_t kCommitted = 0x1234567890ABCDEF;
@@ -86,8 +87,7 @@ class LaunchTable {
       ++stores;
       at_commit = results_;
     };
-    emulation::run_blocks(spread.blocks, device::kThreads, spread.resident, spread.seed,
-                          [&] { tdcore_stats(launch_); });
+    run(spread, [](const device::Launch& part) { tdcore_stats(part); });
     device::on_store_release = nullptr;
     REQUIRE(stores == 1 && word_ == kCommitted);
     REQUIRE(at_commit.size() == results_.size() && same_bits(at_commit, results_));
@@ -96,8 +96,7 @@ class LaunchTable {
   }
 
   void pack(const Spread& spread) {
-    emulation::run_blocks(spread.blocks, device::kThreads, spread.resident, spread.seed,
-                          [&] { tdcore_pack(launch_); });
+    run(spread, [](const device::Launch& part) { tdcore_pack(part); });
   }
 
   static bool same_bits(const std::vector<TensorStats>& a, const std::vector<TensorStats>& b) {
@@ -106,6 +105,17 @@ class LaunchTable {
   }
 
  private:
+  template <class Kernel>
+  void run(const Spread& spread, Kernel kernel) {
+    device::Launch part = launch_;
+    do {
+      part.tiles = std::min(launch_.tiles - part.first_tile, spread.part) + part.first_tile;
+      emulation::run_blocks(spread.blocks, device::kThreads, spread.resident, spread.seed,
+                            [&] { kernel(part); });
+      part.first_tile = part.tiles;
+    } while (part.first_tile < launch_.tiles);
+  }
+
   std::vector<device::Item> items_;
   std::vector<device::ItemLayout> layouts_;
   std::vector<TensorStats> results_, partials_;

@@ -155,6 +155,7 @@ class CountingDevice final : public Device {
   EventState query_event(EventHandle event) noexcept override {
     return inside([&] { return device_.query_event(event); });
   }
+  bool is_lost() const noexcept override { return device_.is_lost(); }
   std::string first_error() const override { return device_.first_error(); }
 
   std::atomic<std::uint64_t> set_ups{0};  // relaxed: read by the thread that captured

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -193,12 +194,28 @@ void a_launch_has_no_more_blocks_than_tiles_nor_than_run_at_once() {
   launch.tiles = 1000;
   REQUIRE(device.launch(2, Kernel::kPack, launch));
   const auto& launches = bench.fake.launches;
-  REQUIRE(launches.size() == 2);
+  REQUIRE(launches.size() == 3);
   REQUIRE(launches[0].kernel == "tdcore_stats" && launches[0].blocks == 3 && launches[0].stream == 5);
   REQUIRE(launches[1].kernel == "tdcore_pack" && launches[1].blocks == 4 * 8 && launches[1].stream == 2);
   device::Launch seen;
   std::memcpy(&seen, launches[0].launch.data(), sizeof seen);
-  REQUIRE(seen.commit_value == 99 && seen.tiles == 3);
+  REQUIRE(seen.commit_value == 99 && seen.first_tile == 0 && seen.tiles == 3);
+}
+
+void a_long_launch_is_divided_so_that_other_streams_can_start_work() {
+  Bench bench;
+  device::Launch launch{};
+  launch.tiles = 1100;
+  REQUIRE(bench.open().launch(2, Kernel::kStats, launch));
+  std::uint64_t end = 0;
+  for (const FakeLaunch& part : bench.fake.launches) {
+    device::Launch seen;
+    std::memcpy(&seen, part.launch.data(), sizeof seen);
+    REQUIRE(seen.first_tile == end && seen.tiles > end && seen.tiles - end <= 16 * 4 * 8);
+    REQUIRE(part.blocks == std::min<std::uint64_t>(seen.tiles - end, 4 * 8));
+    end = seen.tiles;
+  }
+  REQUIRE(bench.fake.launches.size() == 3 && end == 1100);
 }
 
 void a_capture_is_seen_also_where_the_default_stream_cannot_be_asked() {
@@ -343,6 +360,7 @@ int main() {
   CASE(no_memory_is_null_and_turns_nothing_off);
   CASE(copies_and_words_go_where_they_are_told);
   CASE(a_launch_has_no_more_blocks_than_tiles_nor_than_run_at_once);
+  CASE(a_long_launch_is_divided_so_that_other_streams_can_start_work);
   CASE(a_capture_is_seen_also_where_the_default_stream_cannot_be_asked);
   CASE(events_are_done_pending_or_failed);
   CASE(a_lost_context_turns_the_device_off);

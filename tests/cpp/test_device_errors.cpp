@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -86,6 +87,59 @@ void failures_of_the_device() {
     const Tensor tensor(Dtype::kF32, {10});
     REQUIRE(captures.capture(std::vector<TensorRequest>{tensor.request()}, {}, 0).not_kept == 1);
     REQUIRE(!captures.report().error.empty() && !captures.busy());
+  });
+}
+
+void rejections() {
+  for (const CommitMode commit_mode : {CommitMode::kStreamWrite, CommitMode::kPoll}) {
+    it("a device that rejects work for a while is used again, and every tensor is kept or counted", [&] {
+      const Tensor tensor(Dtype::kF32, {1000});
+      std::uint64_t counted = 0;
+      for (const std::uint64_t rejects : {1, 2, 3, 7}) {
+        for (std::uint64_t n = 0; n < 24; ++n) {
+          Rig rig({.seed = n + 1,
+                   .delay_us = 20,
+                   .best_commit_mode = commit_mode,
+                   .rejects_from = n,
+                   .rejects = rejects},
+                  lane_for_all());
+          std::uint64_t requested = 0;
+          const auto capture_both = [&] {
+            (void)rig.capture({tensor.request(kWantStats)});
+            (void)rig.capture({tensor.request(kAll)});
+            requested += 2;
+          };
+          capture_both();
+          (void)rig.captures->mark_step_end(1, {});
+          capture_both();
+          // Every attempt after a pause removes at least one rejection.
+          for (int i = 0; !rig.captures->report().error.empty() && i < 10'000; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+            capture_both();
+          }
+          const std::uint64_t dropped = rig.dropped(DropReason::kDeviceError);
+          REQUIRE(rig.capture({tensor.request(kAll)}).kept == 1);
+          ++requested;
+          rig.captures->close();
+          REQUIRE(rig.dropped(DropReason::kDeviceError) >= dropped);
+          REQUIRE(committed_with_values(rig, tensor) + rig.dropped(DropReason::kDeviceError) == requested);
+          counted += rig.dropped(DropReason::kDeviceError);
+        }
+      }
+      REQUIRE(counted > 0);
+    });
+  }
+  it("a paused device says that captures are tried again", [] {
+    const Tensor tensor(Dtype::kF32, {10});
+    DeviceCaptureConfig memory = small_memory();
+    memory.first_retry = std::chrono::minutes{10};
+    Rig rig({.rejects_from = 0}, lane_for_all(), memory);
+    REQUIRE(rig.capture({tensor.request()}).not_kept == 1);
+    REQUIRE(
+        rig.captures->report().error ==
+        "the device rejected work: simulated rejection; captures are tried again, with pauses of up to 60 s");
+    REQUIRE(!rig.captures->in_use() && rig.capture({tensor.request()}).not_kept == 1);
+    REQUIRE(rig.dropped(DropReason::kDeviceError) == 2);
   });
 }
 
@@ -247,6 +301,7 @@ int main() {
   if (!kSanitized)
     killed_producers();  // ThreadSanitizer observes one process only, and forks with threads are slow
   failures_of_the_device();
+  rejections();
   closing();
   early_words();
   return result();

@@ -70,7 +70,7 @@ void contiguous() {
       }
     }
   }
-  list.compare_all({.blocks = 13, .resident = 3, .seed = 7});
+  list.compare_all({.blocks = 13, .resident = 3, .seed = 7, .part = 100});
 }
 
 struct View {

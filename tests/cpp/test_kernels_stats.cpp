@@ -229,7 +229,8 @@ void same_bits_for_every_grid() {
   for (std::size_t i = 0; i < first.size(); ++i) {
     compare(first[i], list.wanted[i], has_float32_sums(list.pieces[i].dtype), list.names[i]);
   }
-  for (const Spread spread : {Spread{3, 2, 2}, Spread{17, 5, 3}, Spread{200, 4, 4}}) {
+  for (const Spread spread : {Spread{3, 2, 2}, Spread{17, 5, 3}, Spread{200, 4, 4}, Spread{5, 3, 5, 1},
+                              Spread{7, 4, 6, 13}, Spread{2, 2, 7, 65}}) {
     REQUIRE(LaunchTable::same_bits(table.stats(spread), first));
   }
 }
@@ -258,7 +259,8 @@ int main() {
   it("memory of any alignment matches the reference", any_alignment);
   it("ranges of strided views match the reference", strides);
   it("complex and unknown types have the count alone", complex_and_unknown);
-  it("results are the same bits for every grid and order of blocks", same_bits_for_every_grid);
+  it("results are the same bits for every grid, order of blocks and division into launches",
+     same_bits_for_every_grid);
   it("hundreds of tiny tensors share a launch", many_tiny);
   it("a launch without items commits", no_items);
   return result();

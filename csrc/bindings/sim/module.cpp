@@ -28,7 +28,7 @@ CommitMode commit_mode_from(const std::string& name) {
 
 SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t seed, std::uint32_t delay_us,
                                 bool host_tensors, const std::string& commit_mode, std::uint64_t fails_after,
-                                bool early_words) {
+                                bool early_words, std::uint32_t queue_limit) {
   SimDeviceOptions options;
   options.seed = seed;
   options.delay_us = delay_us;
@@ -36,6 +36,7 @@ SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t se
   options.best_commit_mode = commit_mode_from(commit_mode);
   options.fails_after = fails_after;
   options.early_words = early_words;
+  options.queue_limit = queue_limit;
   auto made = std::make_unique<SimDevice>(options);
   SimDevice* const device = made.get();
   ring.attr("_use_device")(id, device_capsule(std::move(made)), py::arg("host_tensors") = host_tensors);
@@ -55,6 +56,8 @@ Args:
     rung: The best way to commit records: 'stream_write', 'commit_kernel' or 'poll'.
     fails_after: Number of pieces of work after which the device rejects all work.
     early_words: Commit some records before their values are written.
+    queue_limit: Largest number of pending pieces of work of a stream. A call that enqueues more waits, as in
+        CUDA. 0: no limit.
 
 Returns:
     A handle to the device.
@@ -99,7 +102,7 @@ void bind_simulated_device(py::module_& module) {
   module.def("simulate_device", &simulate_device, py::arg("ring"), py::arg("id") = 0, py::kw_only(),
              py::arg("seed") = 1, py::arg("delay_us") = 20, py::arg("host_tensors") = false,
              py::arg("rung") = "stream_write", py::arg("fails_after") = ~std::uint64_t{0},
-             py::arg("early_words") = false, kSimulateDoc);
+             py::arg("early_words") = false, py::arg("queue_limit") = 0, kSimulateDoc);
 }
 
 }  // namespace tdcore
