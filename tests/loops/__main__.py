@@ -6,11 +6,10 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-from tests.loops.covering import covering
-from tests.loops.generator import from_text, random_loop
+from tests.covering import covering, pairs
+from tests.loops.generator import from_text, random_loop, values_of
 from tests.loops.ranks import loop_for_ranks, many_with_ranks
 from tests.loops.runner import many, shrunk, summarize
 
@@ -36,8 +35,9 @@ def main() -> int:
     arguments = parser.parse_args()
     numbers: Sequence[int] = range(arguments.first, arguments.first + arguments.loops)
     if arguments.covering:
-        of_sequence = partial(loop_for_ranks if arguments.ranks else random_loop, arguments.seed)
-        numbers = covering(of_sequence, numbers.stop, arguments.first, arguments.times)
+        draw = loop_for_ranks if arguments.ranks else random_loop
+        cases = [pairs(values_of(draw(arguments.seed, number))) for number in range(numbers.stop)]
+        numbers = covering(cases, first=arguments.first, times=arguments.times)
     if arguments.ranks:
         summary = many_with_ranks(arguments.seed, numbers, arguments.ranks)
     elif arguments.loop:
