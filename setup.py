@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,8 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
             "-DCMAKE_BUILD_TYPE=Release",
             # AUTO, ON or OFF: whether nvcc compiles the GPU kernels (cmake/Kernels.cmake).
             f"-DTDCORE_CUDA={os.environ.get('TDCORE_CUDA') or 'AUTO'}",
+            # More options for CMake, as other projects take them.
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         # An editable install can run the tests, which need the simulated device. Wheels do not contain it.
         targets = ["_core", "_sim"] if self.editable_mode else ["_core"]

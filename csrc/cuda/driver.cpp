@@ -7,24 +7,20 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "cuda/load_symbol.hpp"
+
 namespace tdcore::cuda {
 
 namespace {
 
-template <class Pointer>
-bool take(void* library, const char* symbol, Pointer& member) {
-  member = reinterpret_cast<Pointer>(::dlsym(library, symbol));
-  return member != nullptr;
-}
-
 /// Fills the table. Returns the first missing entry point; null if all exist.
 const char* fill(void* library, Driver& driver) {
 #define TDCORE_CUDA_TAKE(member, symbol, parameters) \
-  if (!take(library, #symbol, driver.member)) return #symbol;
+  if (!load_symbol(library, #symbol, driver.member)) return #symbol;
   TDCORE_CUDA_ENTRY_POINTS(TDCORE_CUDA_TAKE)
 #undef TDCORE_CUDA_TAKE
-  (void)take(library, "cuStreamWriteValue64_v2", driver.stream_write_value64);
-  (void)take(library, "cuFuncLoad", driver.function_load);
+  (void)load_symbol(library, "cuStreamWriteValue64_v2", driver.stream_write_value64);
+  (void)load_symbol(library, "cuFuncLoad", driver.function_load);
   return nullptr;
 }
 
@@ -48,7 +44,7 @@ std::unique_ptr<const Driver> open_driver(const char* path, std::string& reason)
   auto driver = std::make_unique<Driver>();
   driver->path = path_of(library, path);
   // The version first: an old driver lacks entry points, and the error must mention its version.
-  if (take(library, "cuDriverGetVersion", driver->driver_get_version)) {
+  if (load_symbol(library, "cuDriverGetVersion", driver->driver_get_version)) {
     (void)driver->driver_get_version(&driver->version);
   }
   const char* const missing = fill(library, *driver);

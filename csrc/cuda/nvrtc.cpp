@@ -10,6 +10,7 @@
 
 #include "cuda/kernel_cache.hpp"
 #include "cuda/kernel_image.hpp"
+#include "cuda/load_symbol.hpp"
 
 namespace tdcore::cuda {
 
@@ -47,12 +48,6 @@ int note_loaded(dl_phdr_info* library, std::size_t, void* paths) {
   return 0;
 }
 
-template <class Pointer>
-bool take(void* library, const char* symbol, Pointer& member) {
-  member = reinterpret_cast<Pointer>(::dlsym(library, symbol));
-  return member != nullptr;
-}
-
 }  // namespace
 
 CompileTarget choose_target(int architecture, std::span<const int> known) noexcept {
@@ -82,14 +77,18 @@ std::vector<std::string> nvrtc_paths(const std::vector<std::string>& folders) {
 }
 
 bool Nvrtc::fill(void* library) {
-  return take(library, "nvrtcVersion", version_) &&
-         take(library, "nvrtcGetNumSupportedArchs", count_architectures_) &&
-         take(library, "nvrtcGetSupportedArchs", architectures_) &&
-         take(library, "nvrtcCreateProgram", create_) && take(library, "nvrtcCompileProgram", compile_) &&
-         take(library, "nvrtcDestroyProgram", destroy_) && take(library, "nvrtcGetErrorString", error_) &&
-         take(library, "nvrtcGetProgramLogSize", log_size_) && take(library, "nvrtcGetProgramLog", log_) &&
-         take(library, "nvrtcGetPTXSize", ptx_size_) && take(library, "nvrtcGetPTX", ptx_) &&
-         take(library, "nvrtcGetCUBINSize", cubin_size_) && take(library, "nvrtcGetCUBIN", cubin_);
+  return load_symbol(library, "nvrtcVersion", version_) &&
+         load_symbol(library, "nvrtcGetNumSupportedArchs", count_architectures_) &&
+         load_symbol(library, "nvrtcGetSupportedArchs", architectures_) &&
+         load_symbol(library, "nvrtcCreateProgram", create_) &&
+         load_symbol(library, "nvrtcCompileProgram", compile_) &&
+         load_symbol(library, "nvrtcDestroyProgram", destroy_) &&
+         load_symbol(library, "nvrtcGetErrorString", error_) &&
+         load_symbol(library, "nvrtcGetProgramLogSize", log_size_) &&
+         load_symbol(library, "nvrtcGetProgramLog", log_) &&
+         load_symbol(library, "nvrtcGetPTXSize", ptx_size_) && load_symbol(library, "nvrtcGetPTX", ptx_) &&
+         load_symbol(library, "nvrtcGetCUBINSize", cubin_size_) &&
+         load_symbol(library, "nvrtcGetCUBIN", cubin_);
 }
 
 std::unique_ptr<const Nvrtc> Nvrtc::open(const std::string& path) {

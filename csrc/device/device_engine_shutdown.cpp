@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPollPause{1};
 constexpr std::chrono::microseconds kClosePause{200};
-constexpr std::chrono::seconds kCloseTimeout{5};
+constexpr std::chrono::seconds kEngineCloseTimeout{5};
 
 /// Whether the device has committed. Acquire, like the consumer.
 bool is_committed(const DeviceCommit& commit) noexcept {
@@ -273,7 +273,7 @@ DeviceReport DeviceEngine::report() noexcept {
 
 void DeviceEngine::close() noexcept {
   if (!here()) return;
-  const Clock::time_point deadline = Clock::now() + kCloseTimeout;
+  const Clock::time_point deadline = Clock::now() + kEngineCloseTimeout;
   std::unique_lock lock(mutex_);
   if (closed_) return;
   closed_ = true;

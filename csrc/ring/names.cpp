@@ -33,7 +33,7 @@ std::string entry_of(std::string_view name, std::uint32_t kind, std::string_view
   return entry.append(name).append(origin).append(shard);
 }
 
-constexpr std::chrono::seconds kPauseAfterRefusal{1};
+constexpr std::chrono::seconds kPauseAfterRefusedNames{1};
 
 }  // namespace
 
@@ -43,7 +43,7 @@ bool NameWriter::make_room(RingMemory& memory, std::uint64_t end, std::uint32_t 
   if (end + kept <= memory.names_taken()) return true;
   if (end + kept <= memory.names_bytes() && std::chrono::steady_clock::now() >= no_growth_until_) {
     if (memory.take_names(end + kept)) return true;
-    no_growth_until_ = std::chrono::steady_clock::now() + kPauseAfterRefusal;
+    no_growth_until_ = std::chrono::steady_clock::now() + kPauseAfterRefusedNames;
   }
   return is_small_kind(kind) && end <= memory.names_taken();
 }

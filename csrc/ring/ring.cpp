@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{64} << 20;
 constexpr nanoseconds kFirstPause = microseconds(20);
 constexpr nanoseconds kLongestPause = microseconds(1000);
-constexpr nanoseconds kCloseTimeout = std::chrono::seconds(5);
+constexpr nanoseconds kRingCloseTimeout = std::chrono::seconds(5);
 constexpr int kMaxThreads = 64;
 
 void pause_for(nanoseconds duration) noexcept {
@@ -388,7 +388,7 @@ void Ring::close() noexcept {
     const std::lock_guard lock(ahead_mutex_);
     if (ahead_ && ahead_->joinable()) ahead_->join();
   }
-  const Clock::time_point deadline = Clock::now() + kCloseTimeout;
+  const Clock::time_point deadline = Clock::now() + kRingCloseTimeout;
   while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Pin::leave()
     if (Clock::now() >= deadline) return;
     pause_for(microseconds(100));

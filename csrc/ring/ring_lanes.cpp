@@ -15,9 +15,9 @@ constexpr std::uint64_t kLaneNamesBytes = 4096;  // names are in the main ring; 
 std::uint64_t new_family() noexcept {
   timespec now{};
   (void)::clock_gettime(CLOCK_MONOTONIC, &now);
-  const auto nanoseconds =
+  const auto now_ns =
       static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
-  return (static_cast<std::uint64_t>(::getpid()) << 40) ^ nanoseconds;
+  return (static_cast<std::uint64_t>(::getpid()) << 40) ^ now_ns;
 }
 
 }  // namespace

@@ -9,13 +9,13 @@
 namespace tdcore {
 namespace {
 
-std::int64_t nanoseconds(clockid_t clock) noexcept {
+std::int64_t read_clock_ns(clockid_t clock) noexcept {
   timespec now{};
   ::clock_gettime(clock, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-std::int64_t monotonic() noexcept { return nanoseconds(CLOCK_MONOTONIC); }
+std::int64_t monotonic() noexcept { return read_clock_ns(CLOCK_MONOTONIC); }
 
 /// The times and counts that were added to `row` after the copy `earlier`.
 StepTimeRow since(const StepTimeRow& row, const StepTimeRow& earlier) noexcept {
@@ -169,7 +169,7 @@ void StepTimer::switch_to(Phase phase, std::int64_t now) noexcept {
 void StepTimer::open(std::int64_t now) noexcept {
   row_ = StepTimeRow{};
   row_.gpu_ns = -1;
-  row_.time_ns = nanoseconds(CLOCK_REALTIME);
+  row_.time_ns = read_clock_ns(CLOCK_REALTIME);
   last_ = now;
   open_ = true;
   has_split_ = false;
@@ -179,7 +179,7 @@ void StepTimer::open(std::int64_t now) noexcept {
 void StepTimer::begin_wait() noexcept {
   if (has_split_ || !named_) return;
   split_ = row_;
-  split_time_ns_ = nanoseconds(CLOCK_REALTIME);
+  split_time_ns_ = read_clock_ns(CLOCK_REALTIME);
   has_split_ = true;
 }
 

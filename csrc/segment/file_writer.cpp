@@ -15,7 +15,7 @@
 namespace tdcore {
 namespace {
 
-constexpr std::uint64_t kBounceBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kPageBounceBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kPreallocateFromBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kMaxPiecesPerCall = 1024;  // IOV_MAX on Linux
 constexpr std::uint64_t kMaxBytesPerCall = std::uint64_t{1} << 30;
@@ -144,7 +144,7 @@ iovec as_iovec(const std::byte* data, std::uint64_t bytes) { return {const_cast<
 /// buffer.
 class PageWriter {
  public:
-  explicit PageWriter(NewFile& file) : file_(file), bounce_(kBounceBytes) {}
+  explicit PageWriter(NewFile& file) : file_(file), bounce_(kPageBounceBytes) {}
 
   void add(const std::byte* data, std::uint64_t bytes) {
     while (bytes > 0) {
@@ -159,10 +159,10 @@ class PageWriter {
       } else {
         flush_pieces();
         const std::uint64_t to_page = kPageBytes - held_ % kPageBytes;
-        taken = std::min({bytes, kBounceBytes - held_, aligned ? to_page : bytes});
+        taken = std::min({bytes, kPageBounceBytes - held_, aligned ? to_page : bytes});
         std::memcpy(bounce_.data() + held_, data, taken);
         held_ += taken;
-        if (held_ == kBounceBytes) flush_bounce();
+        if (held_ == kPageBounceBytes) flush_bounce();
       }
       data += taken;
       bytes -= taken;

@@ -107,7 +107,7 @@ TensorStats run_contiguous(const Contiguous& job, int threads) noexcept {
 // ---- threads ----
 
 constexpr std::uint64_t kWaveChunks = 64;  // number of stored results
-constexpr int kMaxThreads = 32;
+constexpr int kMaxHelpers = 32;
 
 /// Chunks [first, first + count) of a job, which threads take by `next`.
 struct Wave {
@@ -138,10 +138,10 @@ TensorStats run_alone(ChunkFunction function, const void* context, std::uint64_t
 }
 
 void run_wave(Wave& wave, int threads) noexcept {
-  std::array<std::thread, kMaxThreads> helpers;
+  std::array<std::thread, kMaxHelpers> helpers;
   const auto wanted =
       static_cast<int>(std::min<std::uint64_t>(static_cast<std::uint64_t>(threads), wave.count));
-  for (int i = 0; i + 1 < std::min(wanted, kMaxThreads); ++i) {
+  for (int i = 0; i + 1 < std::min(wanted, kMaxHelpers); ++i) {
     try {
       helpers[static_cast<std::size_t>(i)] = std::thread{[&wave] { wave.work(); }};
     } catch (const std::system_error&) {

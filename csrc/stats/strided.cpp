@@ -240,7 +240,7 @@ struct Strided {
   bool stream;
 };
 
-TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
+TensorStats reduce_strided_chunk(const void* context, std::uint64_t chunk) noexcept {
   const auto& job = *static_cast<const Strided*>(context);
   const DefaultFloatMode mode;
   const std::size_t element_bytes = dtype_bytes(job.dtype);
@@ -266,7 +266,7 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
 
 TensorStats run_strided(const Strided& job, int threads) noexcept {
   const std::uint64_t chunks = (job.elements + kChunkElements - 1) / kChunkElements;
-  return run_chunks(reduce_chunk, &job, chunks, threads);
+  return run_chunks(reduce_strided_chunk, &job, chunks, threads);
 }
 
 TensorStats without_values(std::uint64_t elements) noexcept {

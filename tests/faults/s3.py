@@ -23,9 +23,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.covering import covering, pairs
 from tests.faults.outcome import Result
 from tests.faults.play import Stage
-from tests.faults.scenario import draw
+from tests.faults.scenario import draw, values_of
 
 __all__ = ["main", "summary"]
 
@@ -37,7 +38,12 @@ _stage: Stage | None = None
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play a campaign and print its summary."""
     options = _options(arguments)
-    numbers = [options.only] if options.only is not None else range(options.scenarios)
+    numbers: Sequence[int] = range(options.scenarios)
+    if options.only is not None:
+        numbers = [options.only]
+    elif options.among:
+        cases = [pairs(values_of(draw(options.seed, number))) for number in range(options.among)]
+        numbers = covering(cases, most=options.scenarios)
     results: list[Result] = []
     for result in _played(options.seed, numbers, options.jobs):
         results.append(result)
@@ -84,6 +90,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The fault campaign of S3.")
     parser.add_argument("--scenarios", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--among", type=int, help="select the scenarios from so many: those with the most pairs of values"
+    )
     parser.add_argument("--only", type=int, help="play this scenario alone")
     parser.add_argument("--json", type=Path, help="write every result to this file")
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel processes")

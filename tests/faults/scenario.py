@@ -11,7 +11,7 @@ from tests.faults.values import DTYPES, Spec
 from tests.faults.weather import CODES, COUNTED, Episode
 from tests.s3.fault import Fault, Kind
 
-__all__ = ["Kill", "Scenario", "draw"]
+__all__ = ["Kill", "Scenario", "draw", "values_of"]
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -115,6 +115,21 @@ def draw(seed: int, number: int) -> Scenario:
         death=death,
         command=random_.random() < 0.2,
     )
+
+
+def values_of(scenario: Scenario) -> dict[str, object]:
+    """Return the values of a scenario by which scenarios are selected: its faults, and what they meet."""
+    return {
+        "processes": scenario.processes,
+        "engine": scenario.engine,
+        "tls": scenario.tls,
+        "policy": scenario.policy,
+        "small spool": scenario.spool_bytes <= _MIB,
+        "kills": min(len(scenario.kills), 2),
+        "death": scenario.death,
+        "command": scenario.command,
+        **{episode.kind: "outlives" if episode.outlives else "ends" for episode in scenario.episodes},
+    }
 
 
 def _specs(random_: random.Random) -> tuple[Spec, ...]:

@@ -14,8 +14,9 @@ from tests.faults.weather import CODES, COUNTED
 from tests.s3.fault import KINDS
 from tests.s3.servers import ROOT
 
-SCENARIOS = 102
-SECONDS = 1500  # the test takes 200 s on two idle cores, 500 s on busy ones
+# The 54 of 1,000 scenarios with the most pairs of values have 93 % of all pairs, the first 102 have 82 %.
+SCENARIOS, AMONG = 54, 1000
+SECONDS = 1500  # on a busy machine; a scenario takes about 2 s of CPU time, and often waits
 
 
 def test_a_scenario_is_the_same_each_time_it_is_drawn() -> None:
@@ -27,8 +28,8 @@ def test_a_scenario_is_the_same_each_time_it_is_drawn() -> None:
 @pytest.mark.timeout(SECONDS)
 def test_whatever_happens_every_committed_tensor_is_in_the_bucket_once(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "tests.faults.s3", "--scenarios", str(SCENARIOS), "--jobs", "3"]
-    command += ["--json", str(report)]
+    command = [sys.executable, "-m", "tests.faults.s3", "--scenarios", str(SCENARIOS)]
+    command += ["--among", str(AMONG), "--jobs", "3", "--json", str(report)]
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.loops.generator import from_text
+from tests.covering import covering, pairs
+from tests.loops.generator import from_text, random_loop, values_of
+from tests.loops.ranks import loop_for_ranks, many_with_ranks
 from tests.loops.runner import many, shrunk, summarize
 
 
@@ -17,22 +20,31 @@ def main() -> int:
     parser.add_argument("--loops", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first loop of the sequence")
+    parser.add_argument(
+        "--covering",
+        action="store_true",
+        help="only as many of the loops as give each pair of values of two fields to --times of them, "
+        "counting the loops before --first",
+    )
+    parser.add_argument("--times", type=int, default=1, help="number of loops with each pair, for --covering")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--details", type=int, default=12, help="number of differences printed per loop")
     parser.add_argument("--loop", help="the text of one loop, as this command prints it")
     parser.add_argument("--shrink", action="store_true", help="search for a simpler loop that also fails")
     parser.add_argument("--ranks", type=int, default=0, help="number of processes of DistributedDataParallel")
     arguments = parser.parse_args()
+    numbers: Sequence[int] = range(arguments.first, arguments.first + arguments.loops)
+    if arguments.covering:
+        draw = loop_for_ranks if arguments.ranks else random_loop
+        cases = [pairs(values_of(draw(arguments.seed, number))) for number in range(numbers.stop)]
+        numbers = covering(cases, first=arguments.first, times=arguments.times)
     if arguments.ranks:
-        from tests.loops.ranks import many_with_ranks
-
-        numbers = range(arguments.first, arguments.first + arguments.loops)
         summary = many_with_ranks(arguments.seed, numbers, arguments.ranks)
     elif arguments.loop:
         with tempfile.TemporaryDirectory() as folder:
             summary = summarize([from_text(arguments.loop)], Path(folder))
     else:
-        summary = many(arguments.first, arguments.loops, arguments.seed, arguments.processes)
+        summary = many(numbers, arguments.seed, arguments.processes)
     if arguments.shrink and not arguments.ranks:
         with tempfile.TemporaryDirectory() as folder:
             small = [shrunk(from_text(text), Path(folder)) for text, _ in summary.failing]

@@ -87,6 +87,7 @@ __all__ = [
     "loops",
     "random_loop",
     "simpler",
+    "values_of",
     "without_ambiguity",
 ]
 
@@ -184,6 +185,16 @@ class Loop:
         if self.owner in ("first", "last"):
             positions = positions[:1] if self.owner == "first" else positions[-1:]
         return tuple(positions) if self.updater != "none" else ()
+
+
+def values_of(loop: Loop) -> dict[str, object]:
+    """Return the values by which loops are selected. Lists count with their lengths, kinds and order."""
+    values: dict[str, object] = {field.name: getattr(loop, field.name) for field in dataclasses.fields(loop)}
+    for name in ("roots", "register", "seed"):
+        del values[name]
+    values |= {"number of roots": len(loop.roots), "registered": len(loop.register)}
+    values |= {f"has {kind}": True for kind in loop.roots}
+    return values | {"in order": list(loop.register) == sorted(loop.register)}
 
 
 def from_text(text: str) -> Loop:

@@ -154,20 +154,18 @@ def summarize(loops: Iterable[Loop], folder: Path) -> Summary:
     return summary
 
 
-def many(first: int, loops: int, seed: int, processes: int) -> Summary:
+def many(numbers: Sequence[int], seed: int, processes: int) -> Summary:
     """Check loops of a sequence in several processes, and print the totals so far.
 
     Args:
-        first: Number of the first loop.
-        loops: Number of loops.
+        numbers: Numbers of the loops.
         seed: Seed of the sequence.
         processes: Number of processes; with 1 the loops run in this process.
     """
-    numbers = range(first, first + loops)
     if processes == 1:
         return _part(seed, numbers)
-    size = max(1, min(100, loops // processes))
-    parts = [numbers[at : at + size] for at in range(0, loops, size)]
+    size = max(1, min(100, len(numbers) // processes))
+    parts = [numbers[at : at + size] for at in range(0, len(numbers), size)]
     summary = Summary()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for done in pool.map(_part, [seed] * len(parts), parts):
