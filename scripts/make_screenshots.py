@@ -1,8 +1,10 @@
 """Make the pictures of the documentation in docs/assets: *.svg of commands, view-*.png of pages of the view.
 
-    python scripts/make_screenshots.py             all pictures; takes about a minute
+    python scripts/make_screenshots.py             all pictures; takes some minutes
     python scripts/make_screenshots.py commands    or only these
     python scripts/make_screenshots.py view
+    python scripts/make_screenshots.py studies     those of the case studies, in docs/assets/studies
+    python scripts/make_screenshots.py class_imbalance    or of one study
 
 Needs torch and scikit-learn, and for the pages Starlette, uvicorn, playwright and the program chromium. The
 commands show the training of docs/tutorials/find-a-fault.md, and the pages show the faulty run of the demo.
@@ -46,6 +48,9 @@ def main(chosen: list[str]) -> int:
     for name, make in makers.items():
         if not chosen or name in chosen:
             make()
+    for script in sorted((ROOT / "examples" / "studies").glob("*.py")):
+        if not chosen or "studies" in chosen or script.stem in chosen:
+            make_study(script)
     return 0
 
 
@@ -85,6 +90,17 @@ def make_view() -> None:
                 tab.evaluate("document.querySelectorAll('.path').forEach(each => each.remove())")
                 tab.screenshot(path=ASSETS / f"{name}.png")
             browser.close()
+
+
+def make_study(script: Path) -> None:
+    """Run a case study, and keep the pictures that it writes into its folder."""
+    (ASSETS / "studies").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, script, folder], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+        )
+        for picture in Path(folder).glob("*.png"):
+            shutil.copy(picture, ASSETS / "studies" / picture.name)
 
 
 def tdcore(folder: str, *arguments: str) -> str:

@@ -24,7 +24,7 @@ LAYERS = (
     ("sinks",),
     ("flusher", "trial"),
     ("actions", "collection", "maintenance", "session", "stats", "testing"),
-    ("timeline",),
+    ("analysis", "timeline"),
     ("rules",),
     ("hooks",),
     ("launch",),

@@ -26,6 +26,7 @@ FOLDERS = (
     "jax",
     "keras",
     "loops",
+    "studies",
     "tensorflow",
     "trainers",
 )

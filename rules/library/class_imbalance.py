@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.analysis.classes import classes_of, label_classes
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.columns import Mask
 from tdcore.rules.measures.format import rounded
-from tdcore.rules.measures.pairs import PairTable, classes_of, label_classes, paired
+from tdcore.rules.measures.pairs import PairTable, paired
 from tdcore.rules.requirements import VALUES, Need
 from tdcore.rules.window import Window, compile_pattern
 

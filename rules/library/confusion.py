@@ -9,12 +9,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.analysis.classes import Ints, classes_of
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, require
 from tdcore.rules.columns import Mask
-from tdcore.rules.measures.pairs import Ints, PairTable, classes_of, paired
+from tdcore.rules.measures.pairs import PairTable, paired
 from tdcore.rules.requirements import VALUES, Need
 from tdcore.rules.window import Window
 

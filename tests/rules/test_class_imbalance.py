@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from tdcore.analysis.classes import classes_of
 from tdcore.errors import ConfigError
 from tdcore.rules import ClassImbalance, Engine, Status
 from tdcore.rules.loading import load_rule
-from tdcore.rules.measures.pairs import classes_of
 from tdcore.rules.trace import Trace
 from tests.rules.epochs import Batches, fit, perceptron, rings
 from tests.rules.judging import judge, judge_of, same_in_any_cuts

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tdcore.analysis.classes import Ints, classes_of
 from tdcore.errors import RunError
 from tdcore.modes import ModeKeys
-from tdcore.rules.measures.pairs import PairTable, classes_of
+from tdcore.rules.measures.pairs import PairTable
 from tdcore.view.answers.buckets import points
 from tdcore.view.answers.packing import pack_ints
 from tdcore.view.answers.places import at
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["PARAMETERS", "answer"]
 
 PARAMETERS = ("mode", "step")
-
-Ints = npt.NDArray[np.int64]
 
 _NAMES = ("labels", "predictions")
 _LOSSES = ("CrossEntropyLoss", "NLLLoss", "BCELoss")

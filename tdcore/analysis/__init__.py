@@ -1,0 +1,1 @@
+"""Measures over stored tensors, on NumPy. Import modules by name: `from tdcore.analysis import confusion`."""
