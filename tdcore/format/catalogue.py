@@ -41,6 +41,7 @@ _ENTRY = ("name", "kind", "status", "mode")
 _PLAIN = ("parts", "shard", "call", "ticket", "seq")  # columns that show whether rows are plain
 _PLACE = ("call", "ticket", "seq")
 _MAX_CALL = 1 << 16
+_MAX_KEYS = 1 << 22  # combinations of texts for which a check has a table
 _CRC_DIGITS = 8
 _INT64 = np.iinfo(np.int64)
 
@@ -267,7 +268,13 @@ class CatalogueCheck:
         self._codes = {
             name: {word: code for code, word in enumerate(catalogue.words[name])} for name in _WORDS
         }
+        self._places: dict[str, tuple[pa.Array, npt.NDArray[np.int32]]] = {}  # codes of the last dictionary
+        self._sizes = {name: max(1, len(catalogue.words[name])) for name in _ENTRY}
         self._entries = self._keys(catalogue.entries)
+        self._known: npt.NDArray[np.bool_] | None = None  # for each key, whether there is such an entry
+        if np.prod([float(size) for size in self._sizes.values()]) <= _MAX_KEYS:
+            self._known = np.zeros(int(np.prod(list(self._sizes.values()))), dtype=np.bool_)
+            self._known[self._entries] = True
 
     def check(self, table: pa.Table, first: int) -> None:
         """Raise ValueError unless the catalogue has the steps and entries of these rows.
@@ -285,9 +292,7 @@ class CatalogueCheck:
             differ = np.repeat(self._stretches[name][stretches], sizes) != column
             if differ.any():
                 raise ValueError(f"its catalogue has another {name!r} for row {first + int(differ.argmax())}")
-        keys = self._keys(found)
-        entries = keys[np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))]  # without equal neighbours
-        if any((column < 0).any() for column in found.values()) or not np.isin(entries, self._entries).all():
+        if any(column.min() < 0 for column in found.values()) or not self._has(self._keys(found)):
             raise ValueError(f"its catalogue lacks a name, kind or status of rows from {first} on")
 
     def _stretches_of(self, first: int, end: int) -> tuple[slice, Ints]:
@@ -296,16 +301,29 @@ class CatalogueCheck:
         bounds = np.clip(self._ends[low : high + 1], first, end)
         return slice(low, high + 1), np.diff(bounds, prepend=first)
 
-    def _code(self, name: str, column: pa.DictionaryArray) -> Ints:
+    def _code(self, name: str, column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
         """Codes of the catalogue; -1 for a text that it does not have."""
-        codes = self._codes[name]
-        places = np.array([codes.get(word, -1) for word in column.dictionary.to_pylist()], dtype=np.int64)
-        found: Ints = places[np.asarray(column.indices.to_numpy(zero_copy_only=False))]
+        last = self._places.get(name)
+        if last is None or not last[0].equals(column.dictionary):  # row groups often have equal dictionaries
+            codes = self._codes[name]
+            words = [codes.get(word, -1) for word in column.dictionary.to_pylist()]
+            last = self._places[name] = (column.dictionary, np.array(words, dtype=np.int32))
+        if len(last[1]) == 1 and not column.null_count:
+            return np.full(len(column), last[1][0], dtype=np.int32)
+        found: npt.NDArray[np.int32] = last[1][np.asarray(column.indices.to_numpy(zero_copy_only=False))]
         return found
 
-    def _keys(self, codes: Mapping[str, Ints]) -> Ints:
+    def _keys(self, codes: Mapping[str, npt.NDArray[Any]]) -> Ints:
         """One number for each combination of name, kind, status and mode."""
-        key = np.zeros(len(codes["name"]), dtype=np.int64)
-        for name in _ENTRY:
-            key = key * max(1, len(self._codes[name])) + codes[name]
+        key = codes[_ENTRY[0]].astype(np.int64)
+        for name in _ENTRY[1:]:
+            key *= self._sizes[name]
+            key += codes[name]
         return key
+
+    def _has(self, keys: Ints) -> bool:
+        """Whether the catalogue has all of these combinations."""
+        if self._known is not None:
+            return bool(self._known[keys].all())
+        distinct = keys[np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))]  # without equal neighbours
+        return bool(np.isin(distinct, self._entries).all())

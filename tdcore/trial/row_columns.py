@@ -63,6 +63,16 @@ class RowColumns:
         """Whether some rows are in large files, whose columns are not in memory."""
         return self._in_memory < self._rows
 
+    @property
+    def plain_stretches(self) -> npt.NDArray[np.bool_]:
+        """Mask of the stretches of large files whose rows are plain, see Catalogue."""
+        found = np.zeros(len(self.stretches), dtype=np.bool_)
+        for each in self.entries:
+            if each.plain:
+                first, end = np.searchsorted(self.stretches.first, (each.first, each.end))
+                found[first:end] = True
+        return found
+
     # Columns. -------------------------------------------------------------------------------------
 
     def column(self, name: str) -> Any:
@@ -126,12 +136,25 @@ class RowColumns:
         ordered = rows if bool((rows[1:] > rows[:-1]).all()) else np.unique(rows)
         narrow = [name for name in lacking if name in NARROW]
         codes, columns = self._fetch(narrow, [name for name in lacking if name not in NARROW], ordered)
-        self._held.append(Held(ordered, codes, columns))
-        try:
+        with self.holding(Held(ordered, codes, columns)):
             yield
+
+    @contextmanager
+    def holding(self, held: Held) -> Iterator[Held]:
+        """Within the block, these columns are in memory."""
+        self._held.append(held)
+        try:
+            yield held
         finally:
             self._held.pop()
             self.stretches.forget()
+
+    def in_memory(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
+        """A narrow column of the rows begin..end-1 of small files, with no large file between them."""
+        if name in IN_STRETCH:
+            return self.narrow(name, np.arange(begin, end))
+        at = begin - self._shifts[self._starts.index(begin)]
+        return self._arrays[name].array[at : at + end - begin]
 
     # Adding rows. ---------------------------------------------------------------------------------
 

@@ -15,13 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import RunCorrupt
-from tdcore.trial.chunk import Chunk, LazyChunk
+from tdcore.trial.chunk import Chunk, Codes, Columns, LazyChunk, joined_columns
+from tdcore.trial.held import Held
+from tdcore.trial.index_file import NARROW
 from tdcore.trial.row_columns import RowColumns, Rows
 from tdcore.trial.stretches import IN_STRETCH
 
 __all__ = ["RowStore", "Rows"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_MANY_ROWS = 1 << 20  # a scan of more rows does not use the cache, which has room for fewer columns
 
 
 class RowStore(RowColumns):
@@ -42,26 +46,39 @@ class RowStore(RowColumns):
             stretches: For each stretch, whether its rows are searched; None: all rows.
             first: Only rows from this number on.
         """
+        if not tests and stretches is not None and not first:
+            return self.stretches.rows_of(np.flatnonzero(stretches))
         found = [np.empty(0, dtype=np.int64)]
         for begin, end, chunk in self._parts():
-            if end <= first or (isinstance(chunk, LazyChunk) and self._excluded(begin, tests)):
+            if end <= first:
                 continue
-            mask = self._searched(begin, end, stretches)
+            if not isinstance(chunk, LazyChunk):
+                found.append(self._find_in_memory(begin, end, tests, stretches))
+                continue
+            mask = None if self._excluded(begin, tests) else self._searched(begin, end, stretches)
             if mask is None:
                 continue
-            lazily = isinstance(chunk, LazyChunk)
-            codes = chunk.codes(list(tests)) if isinstance(chunk, LazyChunk) else {}
+            codes = chunk.codes([name for name in tests if name not in IN_STRETCH])
             for name, test in tests.items():
                 if name in IN_STRETCH:
                     mask &= test[self.narrow(name, np.arange(begin, end))]
-                elif lazily:
-                    mask &= _passing(test, codes[name])
                 else:
-                    at = begin - self._shifts[self._starts.index(begin)]
-                    mask &= test[self._arrays[name].array[at : at + end - begin]]
+                    mask &= _passing(test, codes[name])
             found.append(begin + np.flatnonzero(mask))
         rows: Rows = np.concatenate(found)
         return rows[rows >= first] if first else rows
+
+    def _find_in_memory(
+        self, begin: int, end: int, tests: Mapping[str, Mask], stretches: Mask | None
+    ) -> Rows:
+        """`find` in the rows begin..end-1, which are in memory."""
+        mask = self._searched(begin, end, stretches)
+        if mask is None:
+            return np.empty(0, dtype=np.int64)
+        for name, test in tests.items():
+            mask &= test[self.in_memory(name, begin, end)]
+        rows: Rows = begin + np.flatnonzero(mask)
+        return rows
 
     def combinations(self, names: Sequence[str], stretches: Mask) -> Iterator[list[tuple[int, ...]]]:
         """Distinct values of columns of Entries in the rows of some stretches, by their first rows.
@@ -96,23 +113,75 @@ class RowStore(RowColumns):
         return list(zip(*(column[first].tolist() for column in columns), strict=True))
 
     def scan(
-        self, tests: Mapping[str, Mask], stretches: Mask, narrow: Sequence[str], wide: Sequence[str]
-    ) -> Iterator[tuple[Rows, dict[str, npt.NDArray[Any]], pa.Table]]:
-        """The rows of lazy chunks that pass all tests, with columns, one chunk at a time; see `find`."""
+        self,
+        tests: Mapping[str, Mask],
+        stretches: Mask | None,
+        narrow: Sequence[str],
+        wide: Sequence[str],
+    ) -> Iterator[tuple[Rows, Codes, Columns]]:
+        """The rows that pass all tests, with columns; one lazy chunk, or the rows in memory, at a time.
+
+        See `find`.
+        """
         for begin, end, chunk in self._parts():
-            if not isinstance(chunk, LazyChunk) or self._excluded(begin, tests):
+            if not isinstance(chunk, LazyChunk):
+                rows = self._find_in_memory(begin, end, tests, stretches)
+                if len(rows):
+                    yield rows, *self._fetch(narrow, wide, rows)
+                continue
+            if self._excluded(begin, tests):
                 continue
             mask = self._searched(begin, end, stretches)
             if mask is None:
                 continue
-            codes, columns = chunk.read(list(dict.fromkeys([*tests, *narrow])), wide)
+            keep = len(self) <= _MANY_ROWS
+            tested = [name for name in tests if name not in IN_STRETCH]
+            codes, columns = chunk.read(list(dict.fromkeys([*tested, *narrow])), wide, keep=keep)
             for name, test in tests.items():
-                mask &= _passing(test, codes[name])
-            table = pa.table({name: columns[name] for name in wide})
-            if not mask.all():
-                codes = {name: column[mask] for name, column in codes.items()}
-                table = table.filter(pa.array(mask))
-            yield begin + np.flatnonzero(mask), codes, table
+                if name in IN_STRETCH:
+                    mask &= test[self.narrow(name, np.arange(begin, end))]
+                else:
+                    mask &= _passing(test, codes[name])
+            local = np.flatnonzero(mask)
+            if not len(local):
+                continue
+            codes = {name: codes[name] for name in narrow}
+            if len(local) < len(mask):
+                at = pa.array(local)
+                codes = {name: column[local] for name, column in codes.items()}
+                columns = {name: column.take(at) for name, column in columns.items()}
+            yield begin + local, codes, columns
+
+    @contextmanager
+    def found(
+        self, tests: Mapping[str, Mask], stretches: Mask | None, names: Sequence[str]
+    ) -> Iterator[Rows]:
+        """The rows of `find`; within the block their columns `names` are in memory, as in `hold`.
+
+        The columns of large files are read in one pass together with the columns of the tests.
+        """
+        if not self.is_lazy or not tests:
+            rows = self.find(tests, stretches)
+            with self.hold(rows, names):
+                yield rows
+            return
+        wanted = [name for name in dict.fromkeys(names) if name not in IN_STRETCH]
+        narrow = [name for name in wanted if name in NARROW]
+        wide = [name for name in wanted if name not in NARROW]
+        places = [np.empty(0, dtype=np.int64)]
+        codes: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in narrow}
+        pieces: dict[str, list[pa.Array]] = {name: [] for name in wide}
+        for rows, of_rows, columns in self.scan(tests, stretches, narrow, wide):
+            places.append(rows)
+            for name, part in of_rows.items():
+                codes[name].append(part)
+            for name, column in columns.items():
+                pieces[name] += column.chunks
+        joined = {
+            name: np.concatenate([np.empty(0, dtype=NARROW[name]), *parts]) for name, parts in codes.items()
+        }
+        with self.holding(Held(np.concatenate(places), joined, joined_columns(pieces))) as held:
+            yield held.rows
 
     def _parts(self) -> Iterator[tuple[int, int, Chunk | None]]:
         """(first row, end, chunk) of each lazy chunk, and of all rows in memory between two lazy chunks."""
