@@ -336,7 +336,7 @@ def _used(chunks: Sequence[Chunk], starts: Sequence[int], rows: Rows) -> list[tu
 
 
 def joined_columns(pieces: Mapping[str, list[pa.Array]], order: Rows | None = None) -> Columns:
-    """Columns from their pieces. order: the order in which the rows were read; None: the order of the rows."""
+    """Columns from their pieces. order: the order in which the rows were read; None: ascending."""
     schema = layout.index_schema()
     back = None if order is None else pa.array(np.argsort(order, kind="stable"))
     found: Columns = {}

@@ -1,4 +1,4 @@
-"""Column: a narrow column of an index, whose values are read when they are needed. Threads: see RowColumns."""
+"""Column: a narrow column of an index, whose values are read when they are needed. Threads: see RowStore."""
 
 from __future__ import annotations
 

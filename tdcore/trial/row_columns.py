@@ -197,7 +197,12 @@ class RowColumns:
             },
         )
         entries = {name: codes[name][column] for name, column in catalogue.entries.items()}
-        self.entries.append(Entries(first, self._rows, entries, plain=catalogue.plain))
+        details, dtype = catalogue.details, None
+        if details is not None:
+            dtype = self.dictionaries["dtype"].codes(details.dtypes)[details.dtype]
+        self.entries.append(
+            Entries(first, self._rows, entries, plain=catalogue.plain, details=details, dtype=dtype)
+        )
 
     def join_small(self) -> None:
         """Join small chunks at the end, so that the number of chunks grows logarithmically with the polls."""

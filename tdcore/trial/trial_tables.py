@@ -21,6 +21,7 @@ from tdcore.trial.reader import Selection, Steps
 from tdcore.trial.row_files import read_rows
 from tdcore.trial.statistics import needed_columns
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
+from tdcore.trial.tensor_list import ListedTensor, last_rows_of_details, list_tensors
 from tdcore.trial.totals import Totals, totals
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
@@ -109,6 +110,13 @@ class TrialTables(TrialRun):
         self._reader.auto_refresh()
         return totals(self._reader)
 
+    def list_tensors(self, regex: str | None = None) -> list[ListedTensor]:
+        """All tensors that are shown, each with its steps, types and bytes, sorted by name and kind.
+
+        regex: A pattern that is searched in names; None: all tensors, also saved reductions.
+        """
+        return list_tensors(self._reader, self._selected(regex, None, None, None, None, None))
+
     def names_and_kinds(self, regex_or_name: str | None = None) -> list[tuple[str, str]]:
         """The combinations of name and kind of all rows, also of rows without a value.
 
@@ -173,6 +181,21 @@ class TrialTables(TrialRun):
         names = layout.index_schema().names if columns is None else columns
         with index.found(chosen.tests, chosen.stretches, names) as rows:
             return index.table(self._reader.meant(rows, chosen), names)
+
+    def rows_of_parts(
+        self, regex_or_names: str | Iterable[str] | None = None, *, columns: Sequence[str]
+    ) -> pa.Table:
+        """Rows of tensors that may be stored in parts, with the last row of each tensor, see rows().
+
+        Rows of large files are left out if their catalogue shows that they are whole tensors, and if it has
+        the last row of the tensor.
+        """
+        index = self._reader.index
+        chosen = self._selected(regex_or_names, None, None, None, None, None)
+        stretches = chosen.stretches & ~index.plain_stretches
+        found = last_rows_of_details(self._reader, chosen, stretches)
+        rows = np.sort(np.concatenate([*found, index.find(chosen.tests, stretches)]))
+        return index.table(rows, columns)
 
     def system(self, *, workers: str | Iterable[str] | None = None, attempt: int | None = None) -> pa.Table:
         """Samples of the machine and of the trainer's processes, sorted by time.
