@@ -60,7 +60,6 @@ def _payload_bytes(reader: Reader, visible: Mask) -> int:
         rest[of_file] = False
     chosen = np.flatnonzero(rest)
     block = (np.cumsum(index.stretches.lengths[chosen]) - 1) // _BLOCK_ROWS
-    total = 0
     for part in np.split(chosen, np.flatnonzero(np.diff(block)) + 1) if len(chosen) else ():
         rows = index.stretches.rows_of(part)
         with index.hold(rows, ("segment", "nbytes")):
