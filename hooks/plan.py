@@ -113,6 +113,8 @@ class NameTable:
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
         self._named: dict[int, str] = {}  # names by the ids of intern()
         self._shard_ids: dict[tuple[int, ShardPosition], int] = {}
+        # By kind: a version of the collections, and those to which a tensor of the kind may belong.
+        self._of_kind: dict[TensorKind, tuple[int, list[Collection]]] = {}
         # Selection of each collection at the last refresh.
         self._selected: dict[str, tuple[object, ...]] = {}
 
@@ -129,10 +131,19 @@ class NameTable:
             self._leave_out(name, kind, why or NO_ROOM)
             return tensor_id
         self._named[tensor_id] = name
-        for collection in self._collections:
+        for collection in self._takers(kind):
             if collection.belongs(name, kind, origin):
                 collection.seen.add(name)
         return tensor_id
+
+    def _takers(self, kind: TensorKind) -> list[Collection]:
+        """The collections to which a tensor of the kind may belong."""
+        version = self._collections.version.value
+        known = self._of_kind.get(kind)
+        if known is None or known[0] != version:
+            takers = [collection for collection in self._collections if collection.may_take(kind)]
+            known = self._of_kind[kind] = (version, takers)
+        return known[1]
 
     @property
     def any(self) -> bool:

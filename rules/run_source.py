@@ -151,14 +151,17 @@ class RunSource:
         Raises RunCorrupt for a damaged index, SinkError if the place cannot be read, ConfigError if another
         run is there now.
         """
-        from tdcore.trial.captures import CAPTURE_COLUMNS, resolve
+        from tdcore.trial.captures import capture_columns, resolve
         from tdcore.trial.statistics import needed_columns, stats_table
 
         index = self._index
         if not self._backlog:
             self._read(everything=everything)
-        rows = index.stretches.rows_of(np.sort(self._backlog[-1]))
-        with index.hold(rows, [*CAPTURE_COLUMNS, *needed_columns(columns)]):
+        chosen = np.sort(self._backlog[-1])
+        used = np.zeros(len(index.stretches), dtype=np.bool_)
+        used[chosen] = True
+        rows = index.stretches.rows_of(chosen)
+        with index.hold(rows, [*capture_columns(index, used), *needed_columns(columns)]):
             captures = resolve(index, rows)
             table = stats_table(index, captures, columns)
         if index.common.differs:

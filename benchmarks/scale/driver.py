@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,13 +30,26 @@ def run() -> None:
     options = _options()
     result: dict[str, Any] = {"method": _METHOD, "runs": []}
     (ROOT / "build").mkdir(exist_ok=True)
-    for rows in options.rows:
-        shape = Shape(rows=int(rows), names=options.names, workers=options.workers, attempts=options.attempts)
+    for shape in _AXES if options.axes else _shapes(options):
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as name:
             folder = options.keep / f"{shape}" if options.keep else Path(name) / "run"
             result["runs"].append(_measured(folder, shape, options))
     _print(result)
-    print("saved", save("scale", result, options.out))
+    print("saved", save("scale.axes" if options.axes else "scale", result, options.out))
+
+
+# Runs of 1,000,000 rows that differ in one number from the first one.
+_AXES = [
+    Shape(rows=10**6),
+    *(Shape(rows=10**6, names=names) for names in (100, 10_000)),
+    *(Shape(rows=10**6, names=100, workers=workers) for workers in (1, 10, 100, 1000)),
+    *(Shape(rows=10**6, attempts=attempts) for attempts in (5, 50)),
+]
+
+
+def _shapes(options: argparse.Namespace) -> list[Shape]:
+    fixed = {"names": options.names, "workers": options.workers, "attempts": options.attempts}
+    return [Shape(rows=int(rows), **fixed) for rows in options.rows]
 
 
 def _options() -> argparse.Namespace:
@@ -45,6 +58,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--names", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--attempts", type=int, default=1)
+    parser.add_argument("--axes", action="store_true", help="runs that differ in names, workers or attempts")
     parser.add_argument("--no-merge", action="store_true", help="leave the files as the flusher wrote them")
     parser.add_argument("--no-rules", action="store_true")
     parser.add_argument("--only", nargs="+", help="only these questions")
@@ -56,7 +70,11 @@ def _options() -> argparse.Namespace:
 
 def _measured(folder: Path, shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
     """Write a run, merge its files, and measure each query."""
-    done: dict[str, Any] = {"shape": {name: getattr(shape, name) for name in Shape.__dataclass_fields__}}
+    load = os.getloadavg()[0]  # of the last minute: other programs increase the CPU time
+    done: dict[str, Any] = {
+        "load": load,
+        "shape": {name: getattr(shape, name) for name in Shape.__dataclass_fields__},
+    }
     if not (folder / "run.json").exists():
         start = time.perf_counter()
         done["made"] = make_run(folder, shape)
@@ -106,15 +124,28 @@ def _print(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("question", title="CPU seconds, peak MB and growth of CPU")
+    table = Table("question", title="CPU seconds, peak MB and growth of CPU with the rows")
     for each in result["runs"]:
-        table.add_column(f"{each['shape']['rows']:,} rows", justify="right")
+        table.add_column(_title(Shape(**each["shape"])), justify="right")
     for name in {**QUESTIONS, **OTHERS}:
         cells, before = [], None
         for each in result["runs"]:
             answer = each.get(name, {"error": "-"})
-            grown = f"  x{answer['cpu_s'] / before:.1f}" if before and "cpu_s" in answer else ""
-            before = answer.get("cpu_s")
-            cells.append("-" if before is None else f"{before:.2f} s {answer['peak_mb']:,.0f} MB{grown}")
+            rows = each["shape"]["rows"]
+            grown = before is not None and before["rows"] < rows and "cpu_s" in answer
+            factor = f"  x{answer['cpu_s'] / before['cpu_s']:.1f}" if before is not None and grown else ""
+            if "cpu_s" not in answer:
+                cells.append("-")
+                continue
+            before = {"rows": rows, "cpu_s": answer["cpu_s"]}
+            cells.append(f"{answer['cpu_s']:.2f} s {answer['peak_mb']:,.0f} MB{factor}")
         table.add_row(name, *cells)
-    Console(width=max(100, shutil.get_terminal_size().columns)).print(table)
+    Console(width=max(100, 24 + 24 * len(result["runs"]))).print(table)
+
+
+def _title(shape: Shape) -> str:
+    """The numbers of a run that differ from the usual ones."""
+    usual = Shape(rows=shape.rows)
+    fields = [("names", shape.names), ("workers", shape.workers), ("attempts", shape.attempts)]
+    differing = [f"{number:,} {name}" for name, number in fields if number != getattr(usual, name)]
+    return "\n".join([f"{shape.rows:,} rows", *differing])

@@ -38,91 +38,65 @@ def ask_names(folder: str) -> Any:
     return [len(trial.tensor_names()), len(trial.steps(show_incomplete_steps=True))]
 
 
-def ask_tensor(folder: str) -> Any:
-    """Five statistics of one tensor at all steps."""
-    table = _open(folder).stats([TENSOR], columns=_COLUMNS)
-    return _answer(table.num_rows, table.column("mean"))
+def _stats(
+    names: list[str] | None = None,
+    *,
+    all_columns: bool = False,
+    some_steps: bool = False,
+    merged: bool = False,
+) -> Callable[[str], Any]:
+    """A question for statistics of tensors. some_steps: only 1 % of the steps."""
+
+    def ask(folder: str) -> Any:
+        steps = range(*hundredth(folder)) if some_steps else None
+        columns = None if all_columns else _COLUMNS
+        return _answer(_open(folder).stats(names, steps=steps, columns=columns, merged=merged))
+
+    return ask
 
 
-def ask_tensor_all_columns(folder: str) -> Any:
-    """All statistics of one tensor at all steps."""
-    table = _open(folder).stats([TENSOR])
-    return _answer(table.num_rows, table.column("mean"))
+def _command(name: str) -> Callable[[str], Any]:
+    """A question for the output of a command about the run."""
+
+    def ask(folder: str) -> Any:
+        from tdcore.cli.app import main
+
+        out, sys.argv = io.StringIO(), ["tdcore", name, folder]
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+            main()
+        return len(out.getvalue())
+
+    return ask
 
 
-def ask_steps(folder: str) -> Any:
-    """Five statistics of all tensors in 1 % of the steps."""
-    trial = _open(folder)
-    first, end = hundredth(folder)
-    table = trial.stats(steps=range(first, end), columns=_COLUMNS)
-    return _answer(table.num_rows, table.column("mean"))
+def _rules(rules: Any) -> Callable[[str], Any]:
+    """A question for the verdicts of rules."""
+
+    def ask(folder: str) -> Any:
+        from tdcore.rules.runner import run
+
+        report = run(folder, rules, write_findings=False)
+        return {verdict.rule: verdict.status.name for verdict in report.verdicts}
+
+    return ask
 
 
-def ask_all(folder: str) -> Any:
-    """Five statistics of all tensors at all steps."""
-    table = _open(folder).stats(columns=_COLUMNS)
-    return _answer(table.num_rows, table.column("mean"))
+def _sql(columns: str, rest: str) -> Callable[[str], Any]:
+    """A question for DuckDB. rest: the query after the table; {first} and {end} are 1 % of the steps."""
 
+    def ask(folder: str) -> Any:
+        import duckdb
 
-def ask_merged(folder: str) -> Any:
-    """Statistics merged over workers, of all tensors at all steps."""
-    table = _open(folder).stats(columns=_COLUMNS, merged=True)
-    return _answer(table.num_rows, table.column("mean"))
+        first, end = hundredth(folder)
+        table = f"read_parquet('{folder}/index/*/*.parquet')"
+        query = f"select {columns} from {table} {rest.format(first=first, end=end)}"
+        return _answer(duckdb.connect().sql(query).to_arrow_table())
 
-
-def ask_show(folder: str) -> Any:
-    """`tdcore show`."""
-    return _command("show", folder)
-
-
-def ask_ls(folder: str) -> Any:
-    """`tdcore ls` of the run."""
-    return _command("ls", folder)
-
-
-def ask_rule(folder: str) -> Any:
-    """One rule."""
-    return _rules(folder, ["vanishing_gradient"])
-
-
-def ask_rules(folder: str) -> Any:
-    """All rules."""
-    return _rules(folder, "all")
-
-
-def duckdb_tensor(folder: str) -> Any:
-    """ask_tensor by DuckDB."""
-    rows = _duckdb().execute(
-        "select step, mean, sqrt(m2 / (count - nan_count - pos_inf_count - neg_inf_count)), min, max "
-        f"from read_parquet('{folder}/index/*/*.parquet') where name = '{TENSOR}' order by step"
-    )
-    table = rows.to_arrow_table()
-    return _answer(table.num_rows, table.column("mean"))
-
-
-def duckdb_steps(folder: str) -> Any:
-    """ask_steps by DuckDB."""
-    first, end = hundredth(folder)
-    rows = _duckdb().execute(
-        "select step, mean, sqrt(m2 / (count - nan_count - pos_inf_count - neg_inf_count)), min, max "
-        f"from read_parquet('{folder}/index/*/*.parquet') where step >= {first} and step < {end}"
-    )
-    table = rows.to_arrow_table()
-    return _answer(table.num_rows, table.column("mean"))
-
-
-def duckdb_merged(folder: str) -> Any:
-    """ask_merged by DuckDB: a group-by of tensor and step."""
-    rows = _duckdb().execute(
-        "select name, step, sum(mean * count) / sum(count) as mean, min(min), max(max), sum(abs_sum), "
-        f"sum(square_sum) from read_parquet('{folder}/index/*/*.parquet') group by name, step"
-    )
-    table = rows.to_arrow_table()
-    return _answer(table.num_rows, table.column("mean"))
+    return ask
 
 
 def polars_tensor(folder: str) -> Any:
-    """ask_tensor by Polars."""
+    """The statistics of one tensor by Polars."""
     import polars as pl
 
     table = (
@@ -132,7 +106,7 @@ def polars_tensor(folder: str) -> Any:
         .collect(engine="streaming")
         .to_arrow()
     )
-    return _answer(table.num_rows, table.column("mean"))
+    return _answer(table)
 
 
 def hundredth(folder: str) -> tuple[int, int]:
@@ -141,53 +115,36 @@ def hundredth(folder: str) -> tuple[int, int]:
     return last // 2, last // 2 + max(1, last // 100)
 
 
-def _duckdb() -> Any:
-    import duckdb
-
-    return duckdb.connect()
-
-
-def _answer(rows: int, mean: Any) -> Any:
+def _answer(table: Any) -> Any:
     import pyarrow.compute as pc
 
-    return [rows, float(f"{pc.sum(mean).as_py() or 0.0:.9e}")]
+    return [table.num_rows, float(f"{pc.sum(table.column('mean')).as_py() or 0.0:.9e}")]
 
 
-def _command(*arguments: str) -> Any:
-    from tdcore.cli.app import main
-
-    out, sys.argv = io.StringIO(), ["tdcore", *arguments]
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main()
-    return len(out.getvalue())
-
-
-def _rules(folder: str, rules: Any) -> Any:
-    from tdcore.rules.runner import run
-
-    report = run(folder, rules, write_findings=False)
-    return {verdict.rule: verdict.status.name for verdict in report.verdicts}
-
+_FIVE = "step, mean, sqrt(m2 / (count - nan_count - pos_inf_count - neg_inf_count)), min, max"
+_MERGED = (
+    "name, step, sum(mean * count) / sum(count) as mean, min(min), max(max), sum(abs_sum), sum(square_sum)"
+)
 
 RULES = ("rule", "rules")
 QUESTIONS: dict[str, Callable[[str], Any]] = {
     "open": ask_open,
     "names": ask_names,
-    "tensor": ask_tensor,
-    "tensor, all columns": ask_tensor_all_columns,
-    "1 % of the steps": ask_steps,
-    "all statistics": ask_all,
-    "merged statistics": ask_merged,
-    "show": ask_show,
-    "ls": ask_ls,
-    "rule": ask_rule,
-    "rules": ask_rules,
+    "tensor": _stats([TENSOR]),
+    "tensor, all columns": _stats([TENSOR], all_columns=True),
+    "1 % of the steps": _stats(some_steps=True),
+    "all statistics": _stats(),
+    "merged statistics": _stats(merged=True),
+    "show": _command("show"),
+    "ls": _command("ls"),
+    "rule": _rules(["vanishing_gradient"]),
+    "rules": _rules("all"),
 }
 OTHERS: dict[str, Callable[[str], Any]] = {
-    "tensor, duckdb": duckdb_tensor,
+    "tensor, duckdb": _sql(_FIVE, f"where name = '{TENSOR}' order by step"),
     "tensor, polars": polars_tensor,
-    "1 % of the steps, duckdb": duckdb_steps,
-    "merged statistics, duckdb": duckdb_merged,
+    "1 % of the steps, duckdb": _sql(_FIVE, "where step >= {first} and step < {end}"),
+    "merged statistics, duckdb": _sql(_MERGED, "group by name, step"),
 }
 
 

@@ -12,13 +12,14 @@ import typer
 
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
-from tdcore.cli.steps import spans_of_tensors, spans_text
+from tdcore.cli.steps import spans_text
 from tdcore.cli.tables import Name, plain_table
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
     from tdcore.trial import RunEnd, Trial
+    from tdcore.trial.tensor_list import ListedTensor
 
 __all__ = ["command"]
 
@@ -178,32 +179,29 @@ def _collections(trial: Trial) -> list[dict[str, Any]]:
 
 
 def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
-    """One entry per tensor: kind, dtype, steps, bytes, sharding."""
-    columns = ["name", "kind", "dtype", "mode", "mode_step", "step", "nbytes", "status"]
-    rows = trial.rows(regex, columns=columns)
-    for name in ("name", "kind", "dtype", "mode", "status"):
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, name, rows.column(name).cast("string"))
-    grouped = rows.group_by(["name", "kind"]).aggregate(
-        [("dtype", "distinct"), ("status", "distinct"), ("nbytes", "sum"), ("step", "min"), ("step", "max"),
-         ("step", "count_distinct")]
-    )  # fmt: skip
-    spans = spans_of_tensors(rows)
+    """One entry per tensor, in the order of the model: kind, dtype, steps, bytes, sharding."""
     sharding = sharding_texts(trial, regex)
+    listed: dict[str, list[ListedTensor]] = {}
+    for tensor in trial.list_tensors(regex):
+        listed.setdefault(tensor.name, []).append(tensor)
     return [
         {
-            "tensor": row["name"],
-            "kind": row["kind"],
-            "dtype": "/".join(sorted(filter(None, row["dtype_distinct"]))) or None,
-            "first_step": row["step_min"],
-            "last_step": row["step_max"],
-            "steps": row["step_count_distinct"],
-            "mode_steps": spans[row["name"], row["kind"]],
-            "payload_bytes": row["nbytes_sum"] or 0,
-            "sharding": sharding.get(row["name"]),
-            "notes": ", ".join(sorted(status for status in row["status_distinct"] if status != "ok")),
+            "tensor": each.name,
+            "kind": each.kind,
+            "dtype": "/".join(each.dtypes) or None,
+            "first_step": each.steps[0],
+            "last_step": each.steps[1],
+            "steps": each.steps[2],
+            "mode_steps": {
+                mode: {"first": first, "last": last, "steps": steps}
+                for mode, (first, last, steps) in each.mode_steps.items()
+            },
+            "payload_bytes": each.payload_bytes,
+            "sharding": sharding.get(each.name),
+            "notes": ", ".join(status for status in each.statuses if status != "ok"),
         }
-        for row in sorted(grouped.to_pylist(), key=lambda row: (row["name"], row["kind"]))
+        for name in trial.in_model_order(listed)
+        for each in listed[name]
     ]
 
 

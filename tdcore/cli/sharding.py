@@ -18,7 +18,7 @@ def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> 
     """
     import pyarrow as pa
 
-    rows = trial.rows(regex_or_names, columns=["name", "worker", "shape", "shard"])
+    rows = trial.rows_of_parts(regex_or_names, columns=["name", "worker", "shape", "shard"])
     rows = rows.filter(rows.column("shard").is_valid())
     rows = rows.filter(rows.column("shape").is_valid())
     places = zip(rows.column("name").to_pylist(), rows.column("worker").to_pylist(), strict=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tdcore.trial import Trial
+    from tdcore.trial.overview import Condensed, Overview
 
 __all__ = ["command"]
 
@@ -138,27 +139,11 @@ def _show_all(
     stat: str,
     json_output: bool,
 ) -> None:
-    rows = trial.overviews(names, stat, steps=step, mode=mode)
-    found: list[dict[str, Any]] = []
-    for name in names:
-        mine = rows.get(name)
-        if mine is None:
-            continue
-        entry = {
-            "tensor": name,
-            "kind": mine.last["kind"],
-            "status": mine.last["status"],
-            "reason": mine.last["reason"],
-            "last": _numbers(mine.last),
-            "history": mine.values() if json_output else mine,
-            "steps": mine.steps.tolist() if json_output else mine.steps[-1:].tolist(),
-            "modes": mine.modes if json_output else mine.modes[-1:],
-            "mode_steps": mine.mode_steps.tolist() if json_output else mine.mode_steps[-1:].tolist(),
-        }
-        found.append(entry)
     if json_output:
+        rows = trial.overviews(names, stat, steps=step, mode=mode)
         gaps = [asdict(gap) for gap in trial.gaps]
-        print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": found})
+        tensors = [_entry(name, rows[name]) for name in names if name in rows]
+        print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": tensors})
         return
     layout = _layout(out.width, stat)
     table = plain_table(title=f"{shown(trial.path)}: last saved step of each tensor")
@@ -166,9 +151,25 @@ def _show_all(
     for column in (*layout.before, *layout.statistics, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column(layout.title, overflow="fold", min_width=layout.history)
-    for entry in found:
-        table.add_row(*_row(entry, layout))
+    found = trial.condensed(names, stat, layout.history, steps=step, mode=mode)
+    for name in names:
+        if name in found:
+            table.add_row(*_row(name, found[name], layout))
     out.print(table)
+
+
+def _entry(name: str, of_tensor: Overview) -> dict[str, Any]:
+    return {
+        "tensor": name,
+        "kind": of_tensor.last["kind"],
+        "status": of_tensor.last["status"],
+        "reason": of_tensor.last["reason"],
+        "last": _numbers(of_tensor.last),
+        "history": of_tensor.values(),
+        "steps": of_tensor.steps.tolist(),
+        "modes": of_tensor.modes,
+        "mode_steps": of_tensor.mode_steps.tolist(),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,28 +191,29 @@ def _layout(width: int, stat: str) -> _Layout:
     return _Layout(before=("kind", "step"), statistics=wide, history=_HISTORY, title=f"history of {stat}")
 
 
-def _row(entry: dict[str, Any], layout: _Layout) -> list[RenderableType]:
-    before = {"kind": shown(entry["kind"]), "step": _last_step(entry)}
-    numbers = entry["last"]
+def _row(name: str, of_tensor: Condensed, layout: _Layout) -> list[RenderableType]:
+    last = of_tensor.last
+    before = {"kind": shown(last["kind"]), "step": _last_step(last)}
+    numbers = _numbers(last)
     if numbers["count"] is None:  # absent, skipped or lost without statistics: printed instead of numbers
-        cells = [f"[yellow]{shown(entry['status'])}[/]", *[""] * (len(layout.statistics) - 1)]
+        cells = [f"[yellow]{shown(last['status'])}[/]", *[""] * (len(layout.statistics) - 1)]
         bad = "-"
     else:
         cells = [number(numbers[each], 3) for each in layout.statistics]
         count = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
         bad = f"[red]{count:,}[/]" if count else "0"
     return [
-        Name(entry["tensor"]),
+        Name(name),
         *(before[each] for each in layout.before),
         *cells,
         bad,
-        sparkline(entry["history"].means(layout.history), layout.history),
+        sparkline(of_tensor.means, layout.history),
     ]
 
 
-def _last_step(entry: dict[str, Any]) -> str:
-    """The step of the mode, with the mode if it is not TRAIN."""
-    mode, step = entry["modes"][-1], entry["mode_steps"][-1]
+def _last_step(last: Mapping[str, Any]) -> str:
+    """The step of the mode, with the mode if it is not TRAIN. last: the last row of a tensor."""
+    mode, step = last["mode"], last["mode_step"]
     return str(step) if mode in ("TRAIN", "GLOBAL") else f"{shown(mode)} {step}"
 
 

@@ -282,14 +282,18 @@ class Collection:
         """Whether a tensor of that name and kind, of a module of class `origin`, belongs here."""
         if kind in self._by_nature or name in self._names:
             return True
-        if any(pattern.search(name) for pattern in self._patterns_for(kind)):
+        if self._patterns and any(pattern.search(name) for pattern in self._patterns_for(kind)):
             return True
-        if kind in _OF_MODULES and any(p.search(f"{origin}_{kind.label}") for p in self._module_patterns):
+        if (
+            self._module_patterns
+            and kind in _OF_MODULES
+            and any(pattern.search(f"{origin}_{kind.label}") for pattern in self._module_patterns)
+        ):
             return True
-        return any(
-            (kinds is None or kind in kinds) and pattern.search(name)
-            for pattern, kinds in self._built_in.items()
-        )
+        for pattern, kinds in self._built_in.items():  # a loop, because this is called for every new name
+            if (kinds is None or kind in kinds) and pattern.search(name):
+                return True
+        return False
 
     def expect(self, names: Sequence[str]) -> None:
         """Search all these names in one call before belongs() is called for each. RE2 is then faster."""

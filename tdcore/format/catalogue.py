@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.format.catalogue_details import Details, DetailsBuilder
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -41,6 +43,7 @@ _ENTRY = ("name", "kind", "status", "mode")
 _PLAIN = ("parts", "shard", "call", "ticket", "seq")  # columns that show whether rows are plain
 _PLACE = ("call", "ticket", "seq")
 _MAX_CALL = 1 << 16
+_MAX_KEYS = 1 << 22  # combinations of texts for which a check has a table
 _CRC_DIGITS = 8
 _INT64 = np.iinfo(np.int64)
 
@@ -59,6 +62,7 @@ class Catalogue:
         plain: Whether each row is a whole tensor of one worker: it has one part and no `shard`, and within a
             stretch no name and call occurs twice, and the rows are in order of ticket and seq. False if
             unknown.
+        details: Entries of each stretch and totals of each entry; None if unknown.
     """
 
     words: Mapping[str, Sequence[str]]
@@ -66,6 +70,7 @@ class Catalogue:
     entries: Mapping[str, Ints]
     last_time_ns: int
     plain: bool = False
+    details: Details | None = None
 
     @property
     def rows(self) -> int:
@@ -74,13 +79,16 @@ class Catalogue:
 
     def encode(self) -> bytes:
         """The text of the catalogue in the metadata of a file."""
-        document = {
+        document: dict[str, Any] = {
             "words": {name: list(self.words[name]) for name in _WORDS},
             "stretches": {name: _packed(self.stretches[name]) for name in _STRETCH},
             "entries": {name: _packed(self.entries[name]) for name in _ENTRY},
             "last_time_ns": self.last_time_ns,
             "plain": self.plain,
         }
+        if self.details is not None:
+            lists = {name: _packed(column) for name, column in self.details.lists().items()}
+            document["details"] = {"dtypes": list(self.details.dtypes), **lists}
         text = json.dumps(document, separators=(",", ":")).encode()
         return b"%08x" % zlib.crc32(text) + text
 
@@ -107,11 +115,19 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             entries=entries,
             last_time_ns=int(document["last_time_ns"]),
             plain=document.get("plain") is True,
+            details=_details(document.get("details"), rows),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
         raise ValueError(f"its catalogue cannot be read: {error!r}") from error
     _check(found, rows)
     return found
+
+
+def _details(document: dict[str, Any] | None, rows: int) -> Details | None:
+    if document is None:
+        return None
+    lists = {name: _unpacked(text, rows) for name, text in document.items() if name != "dtypes"}
+    return Details.of_lists(lists, [str(word) for word in document["dtypes"]])
 
 
 def _check(catalogue: Catalogue, rows: int) -> None:
@@ -130,6 +146,8 @@ def _check(catalogue: Catalogue, rows: int) -> None:
         raise ValueError("its catalogue has an impossible value in 'last_time_ns'")
     if catalogue.rows != rows:
         raise ValueError(f"its catalogue has {catalogue.rows} rows, and the file has {rows}")
+    if catalogue.details is not None:
+        catalogue.details.check(rows, len(catalogue.stretches["rows"]), len(catalogue.entries["name"]))
 
 
 def _packed(values: Ints) -> str:
@@ -154,7 +172,8 @@ class CatalogueBuilder:
     def __init__(self) -> None:
         self._words: dict[str, dict[str, int]] = {name: {} for name in _WORDS}
         self._stretches: list[dict[str, Ints]] = []
-        self._entries: dict[tuple[int, ...], None] = {}
+        self._entries: dict[tuple[int, ...], int] = {}  # codes -> number
+        self._details = DetailsBuilder()
         self._last_time_ns = -1
         self._plain = True
         self._tail: dict[str, Ints] = {}  # the rows of the last stretch
@@ -175,7 +194,7 @@ class CatalogueBuilder:
         first = np.flatnonzero(new)
         lengths = np.diff(np.append(first, table.num_rows))
         self._stretches.append({"rows": lengths, **{name: column[first] for name, column in columns.items()}})
-        self._add_entries(codes)
+        self._details.add(table, self._add_entries(codes), first)
         self._check_plain(table, codes["name"])
         self._last_time_ns = max(
             self._last_time_ns, int(np.asarray(table.column("time_ns").to_numpy()).max())
@@ -187,13 +206,18 @@ class CatalogueBuilder:
             name: np.concatenate([np.empty(0, dtype=np.int64), *(each[name] for each in self._stretches)])
             for name in _STRETCH
         }
+        first = _starts(stretches)
+        joined = {name: column[first] for name, column in stretches.items()}
+        if len(first):
+            joined["rows"] = np.add.reduceat(stretches["rows"], first)
         entries = np.array(list(self._entries), dtype=np.int64).reshape(-1, len(_ENTRY))
         return Catalogue(
             words={name: list(words) for name, words in self._words.items()},
-            stretches=_joined(stretches),
+            stretches=joined,
             entries={name: entries[:, at].copy() for at, name in enumerate(_ENTRY)},
             last_time_ns=self._last_time_ns,
             plain=self._plain,
+            details=self._details.finish(first),
         )
 
     def _check_plain(self, table: pa.Table, names: Ints) -> None:
@@ -230,29 +254,28 @@ class CatalogueBuilder:
         found: Ints = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return found
 
-    def _add_entries(self, codes: Mapping[str, Ints]) -> None:
+    def _add_entries(self, codes: Mapping[str, Ints]) -> Ints:
+        """Add the combinations in these rows, and return the number of the combination of each row."""
         key = np.zeros(len(codes["name"]), dtype=np.int64)
         for name in _ENTRY:
             key = key * max(1, len(self._words[name])) + codes[name]
-        _, first = np.unique(key, return_index=True)
-        first.sort()
-        for entry in zip(*(codes[name][first].tolist() for name in _ENTRY), strict=True):
-            self._entries.setdefault(entry)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        numbers = np.empty(len(first), dtype=np.int64)
+        for at in np.argsort(first).tolist():
+            entry = tuple(int(codes[name][first[at]]) for name in _ENTRY)
+            numbers[at] = self._entries.setdefault(entry, len(self._entries))
+        found: Ints = numbers[np.ravel(inverse)]
+        return found
 
 
-def _joined(stretches: dict[str, Ints]) -> dict[str, Ints]:
-    """Join neighbours of one mode and step, where two tables met."""
-    rows = stretches["rows"]
-    if not len(rows):
-        return stretches
-    new = np.zeros(len(rows), dtype=np.bool_)
-    new[0] = True
+def _starts(stretches: Mapping[str, Ints]) -> Ints:
+    """The first of several neighbours of one mode and step, where two tables met."""
+    new = np.ones(len(stretches["rows"]), dtype=np.bool_)
     for name in ("mode", "mode_step", "step"):
-        new[1:] |= stretches[name][1:] != stretches[name][:-1]
-    first = np.flatnonzero(new)
-    joined = {name: column[first] for name, column in stretches.items()}
-    joined["rows"] = np.add.reduceat(rows, first)
-    return joined
+        column = stretches[name]
+        differs = column[1:] != column[:-1]
+        new[1:] = differs if name == "mode" else new[1:] | differs
+    return np.flatnonzero(new)
 
 
 class CatalogueCheck:
@@ -267,7 +290,13 @@ class CatalogueCheck:
         self._codes = {
             name: {word: code for code, word in enumerate(catalogue.words[name])} for name in _WORDS
         }
+        self._places: dict[str, tuple[pa.Array, npt.NDArray[np.int32]]] = {}  # codes of the last dictionary
+        self._sizes = {name: max(1, len(catalogue.words[name])) for name in _ENTRY}
         self._entries = self._keys(catalogue.entries)
+        self._known: npt.NDArray[np.bool_] | None = None  # for each key, whether there is such an entry
+        if np.prod([float(size) for size in self._sizes.values()]) <= _MAX_KEYS:
+            self._known = np.zeros(int(np.prod(list(self._sizes.values()))), dtype=np.bool_)
+            self._known[self._entries] = True
 
     def check(self, table: pa.Table, first: int) -> None:
         """Raise ValueError unless the catalogue has the steps and entries of these rows.
@@ -285,9 +314,7 @@ class CatalogueCheck:
             differ = np.repeat(self._stretches[name][stretches], sizes) != column
             if differ.any():
                 raise ValueError(f"its catalogue has another {name!r} for row {first + int(differ.argmax())}")
-        keys = self._keys(found)
-        entries = keys[np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))]  # without equal neighbours
-        if any((column < 0).any() for column in found.values()) or not np.isin(entries, self._entries).all():
+        if any(column.min() < 0 for column in found.values()) or not self._has(self._keys(found)):
             raise ValueError(f"its catalogue lacks a name, kind or status of rows from {first} on")
 
     def _stretches_of(self, first: int, end: int) -> tuple[slice, Ints]:
@@ -296,16 +323,29 @@ class CatalogueCheck:
         bounds = np.clip(self._ends[low : high + 1], first, end)
         return slice(low, high + 1), np.diff(bounds, prepend=first)
 
-    def _code(self, name: str, column: pa.DictionaryArray) -> Ints:
+    def _code(self, name: str, column: pa.DictionaryArray) -> npt.NDArray[np.int32]:
         """Codes of the catalogue; -1 for a text that it does not have."""
-        codes = self._codes[name]
-        places = np.array([codes.get(word, -1) for word in column.dictionary.to_pylist()], dtype=np.int64)
-        found: Ints = places[np.asarray(column.indices.to_numpy(zero_copy_only=False))]
+        last = self._places.get(name)
+        if last is None or not last[0].equals(column.dictionary):  # row groups often have equal dictionaries
+            codes = self._codes[name]
+            words = [codes.get(word, -1) for word in column.dictionary.to_pylist()]
+            last = self._places[name] = (column.dictionary, np.array(words, dtype=np.int32))
+        if len(last[1]) == 1 and not column.null_count:
+            return np.full(len(column), last[1][0], dtype=np.int32)
+        found: npt.NDArray[np.int32] = last[1][np.asarray(column.indices.to_numpy(zero_copy_only=False))]
         return found
 
-    def _keys(self, codes: Mapping[str, Ints]) -> Ints:
+    def _keys(self, codes: Mapping[str, npt.NDArray[Any]]) -> Ints:
         """One number for each combination of name, kind, status and mode."""
-        key = np.zeros(len(codes["name"]), dtype=np.int64)
-        for name in _ENTRY:
-            key = key * max(1, len(self._codes[name])) + codes[name]
+        key = codes[_ENTRY[0]].astype(np.int64)
+        for name in _ENTRY[1:]:
+            key *= self._sizes[name]
+            key += codes[name]
         return key
+
+    def _has(self, keys: Ints) -> bool:
+        """Whether the catalogue has all of these combinations."""
+        if self._known is not None:
+            return bool(self._known[keys].all())
+        distinct = keys[np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))]  # without equal neighbours
+        return bool(np.isin(distinct, self._entries).all())

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tdcore._version import __version__
 from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError
+from tdcore.format.collection_names import expand_names
 from tdcore.format.documents import Fields, claimed_process, parse_json, parse_run
 from tdcore.format.layout import FORMAT_VERSION, MAX_ATTEMPT, RUN_KEY, collections_key, end_key, valid_worker
 from tdcore.liveness import process_is_gone
@@ -229,7 +230,10 @@ def _read_collections(sink: Sink, where: str, key: str) -> Mapping[str, JSON]:
     attempts = fields.document.get("attempts")
     if not isinstance(attempts, dict):
         raise RunCorrupt(f"{where}/{key} has no attempts; {_ADVICE}")
-    return attempts
+    try:
+        return expand_names(attempts)
+    except ValueError as error:
+        raise RunCorrupt(f"{where}/{key}: {error}; {_ADVICE}") from error
 
 
 def _read_json(sink: Sink, key: str, where: str) -> Fields:

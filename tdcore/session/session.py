@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tdcore import _core
 from tdcore.config import settings
 from tdcore.errors import ConfigError, SinkError
+from tdcore.format.collection_names import shorten_names
 from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.session import bucket_helper
 from tdcore.session.attempts import JSON, ClaimedAttempt
@@ -185,7 +186,8 @@ class Session:
         """
         if not self.active:
             return
-        attempts = {**self._earlier_collections, str(self.attempt): document}
+        newest = str(self.attempt)
+        attempts = shorten_names({**self._earlier_collections, newest: document}, newest)
         data = json.dumps({"format": FORMAT_VERSION, "attempts": attempts}).encode()
         limit = size_limit(self._collections_key)
         if limit is not None and len(data) > limit:

@@ -16,17 +16,13 @@ import numpy.typing as npt
 
 from tdcore.trial.index import Index, Rows
 
-__all__ = ["CAPTURE_COLUMNS", "Captures", "joined_key", "ordered_key", "resolve"]
+__all__ = ["Captures", "capture_columns", "joined_key", "ordered_key", "resolve"]
 
-CAPTURE_COLUMNS = (
-    "name",
-    "call",
-    "parts",
-    "ticket",
-    "seq",
-)  # columns that resolve() reads, if not in stretches
+_COLUMNS = ("name", "call", "parts", "ticket", "seq")  # that resolve() reads unless all rows are plain
 _KEY = ("name", "worker", "attempt", "mode", "step", "call")
 _MAX_KEY = 1 << 62
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +69,9 @@ def resolve(index: Index, rows: Rows) -> Captures:
     if len(rows) == 0:
         empty = np.empty(0, dtype=np.int64)
         return Captures(rows=empty, starts=empty, complete=np.empty(0, dtype=np.bool_))
+    plain = _plain(index, rows)
+    if plain is not None:
+        return plain
     key = ordered_key(index, rows, _KEY)
     order = np.argsort(key, kind="stable")
     ordered = key[order]
@@ -86,6 +85,52 @@ def resolve(index: Index, rows: Rows) -> Captures:
     else:
         captures = _joined(_singles(rows[~grouped]), _groups(index, rows[grouped], key[grouped]))
     return _in_order(index, captures)
+
+
+def capture_columns(index: Index, stretches: Mask) -> tuple[str, ...]:
+    """The columns that resolve() reads, apart from those of stretches.
+
+    stretches: mask of the stretches with the rows.
+    """
+    return () if index.is_lazy and _ranks(index, stretches) is not None else _COLUMNS
+
+
+def _plain(index: Index, rows: Rows) -> Captures | None:
+    """Captures of plain rows; None if the rows must be compared with each other."""
+    if not index.is_lazy or not bool((rows[1:] > rows[:-1]).all()):
+        return None
+    of_rows = index.stretches.of(rows)
+    used = np.zeros(len(index.stretches), dtype=np.bool_)
+    used[of_rows] = True
+    ranks = _ranks(index, used)
+    if ranks is None:
+        return None
+    rank = ranks[of_rows]
+    if bool((rank[1:] >= rank[:-1]).all()):
+        return _singles(rows)
+    return _singles(rows[np.argsort(rank, kind="stable")])
+
+
+def _ranks(index: Index, used: Mask) -> npt.NDArray[np.int64] | None:
+    """For each stretch its position among the used stretches, by step, worker and attempt.
+
+    Returns:
+        None unless the rows of these stretches are plain (see Catalogue) and no two of the stretches have
+        the same step, worker and attempt. Then each row is a capture, and the rows of a stretch are in order.
+    """
+    if not bool(index.plain_stretches[used].all()):
+        return None
+    at = np.flatnonzero(used)
+    keys = [index.stretches.column(name)[at] for name in ("step", "worker", "attempt")]
+    order = np.lexsort(keys[::-1])
+    same = np.ones(max(0, len(at) - 1), dtype=np.bool_)
+    for key in keys:
+        same &= key[order][1:] == key[order][:-1]
+    if same.any():
+        return None
+    ranks = np.zeros(len(used), dtype=np.int64)
+    ranks[at[order]] = np.arange(len(at))
+    return ranks
 
 
 def _singles(rows: Rows) -> Captures:

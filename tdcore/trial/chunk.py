@@ -24,7 +24,18 @@ import pyarrow as pa
 
 from tdcore.format import layout
 
-__all__ = ["Chunk", "ColumnCache", "LazyChunk", "gather", "gather_codes", "load", "whole_column"]
+__all__ = [
+    "Chunk",
+    "Codes",
+    "ColumnCache",
+    "Columns",
+    "LazyChunk",
+    "gather",
+    "gather_codes",
+    "joined_columns",
+    "load",
+    "whole_column",
+]
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Columns: TypeAlias = dict[str, pa.ChunkedArray]
@@ -168,10 +179,10 @@ class LazyChunk(Chunk):
         """Narrow columns by name. Raises RunCorrupt."""
         return self.read(names, ())[0]
 
-    def read(self, narrow: Sequence[str], wide: Sequence[str]) -> tuple[Codes, Columns]:
+    def read(self, narrow: Sequence[str], wide: Sequence[str], *, keep: bool = True) -> tuple[Codes, Columns]:
         """Narrow columns as arrays and other columns as they are, from one pass over the file.
 
-        Raises RunCorrupt.
+        keep: add the columns to the cache. Raises RunCorrupt.
         """
         found: dict[str, Any] = {name: self._replaced.get(name) for name in narrow}
         for name in (*narrow, *wide):
@@ -186,7 +197,8 @@ class LazyChunk(Chunk):
                 column = codes[name] if name in codes else table.column(name)
                 if found.get(name, column) is None:
                     found[name] = column
-                self._cache.put(self._number, name, column)
+                if keep:
+                    self._cache.put(self._number, name, column)
         return {name: found[name] for name in narrow}, {name: found[name] for name in wide}
 
     def replace(self, name: str, rows: Rows, values: npt.NDArray[Any]) -> None:
@@ -255,7 +267,7 @@ def gather(
     for taken in _each(lambda chunk, local: _taken(chunk.wide(names), local), used):
         for name, column in taken.items():
             pieces[name].append(column)
-    return _as_columns(pieces, order)
+    return joined_columns(pieces, order)
 
 
 def gather_codes(
@@ -263,7 +275,7 @@ def gather_codes(
 ) -> tuple[Codes, Columns]:
     """Narrow and wide columns of rows in lazy chunks, from one pass over the files, in this order."""
     if not len(rows):
-        return {name: np.empty(0, dtype=np.int64) for name in narrow}, _as_columns(
+        return {name: np.empty(0, dtype=np.int64) for name in narrow}, joined_columns(
             {n: [] for n in wide}, None
         )
     rows, order = _by_home(starts, rows)
@@ -286,7 +298,7 @@ def gather_codes(
     if order is not None:
         back = np.argsort(order, kind="stable")
         joined = {name: column[back] for name, column in joined.items()}
-    return joined, _as_columns(pieces, order)
+    return joined, joined_columns(pieces, order)
 
 
 def _taken(columns: Mapping[str, pa.ChunkedArray], local: Rows | None) -> dict[str, pa.Array]:
@@ -323,8 +335,8 @@ def _used(chunks: Sequence[Chunk], starts: Sequence[int], rows: Rows) -> list[tu
     ]
 
 
-def _as_columns(pieces: Mapping[str, list[pa.Array]], order: Rows | None) -> Columns:
-    """Columns from their pieces. order: the order in which the rows were read."""
+def joined_columns(pieces: Mapping[str, list[pa.Array]], order: Rows | None = None) -> Columns:
+    """Columns from their pieces. order: the order in which the rows were read; None: ascending."""
     schema = layout.index_schema()
     back = None if order is None else pa.array(np.argsort(order, kind="stable"))
     found: Columns = {}

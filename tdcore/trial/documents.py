@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.format import layout
+from tdcore.format.collection_names import expand_names
 from tdcore.format.documents import (
     Attempt,
     DropTotal,
@@ -110,7 +111,12 @@ def _read_collections(sink: Sink, key: str) -> dict[int, dict[str, Mapping[str, 
         return {}
     check_format(fields, key)
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
-    for number, entry in fields.objects("attempts", required=True).items():
+    attempts = {number: entry.document for number, entry in fields.objects("attempts", required=True).items()}
+    try:
+        whole = Fields({"attempts": expand_names(attempts)}, key)
+    except ValueError as error:
+        raise RunCorrupt(f"{key}: {error}") from error
+    for number, entry in whole.objects("attempts", required=True).items():
         if not _is_number(number):
             raise RunCorrupt(f"{key}: attempt {clipped(number)} is not a number")
         collections = entry.objects("collections", required=True)

@@ -11,7 +11,7 @@ times. Tickets that are still missing are reported in `holes`, and are read if t
 was deleted by a merge between listing and opening, Index also lists again. listing.py keeps the number of
 requests small if the run is remote.
 
-Index takes no locks and writes no files. Threads: one reader, one thread. row_store.py describes where the
+Index takes no locks and writes no files. Threads: one reader, one thread. row_columns.py describes where the
 columns are. The column `step` has common steps (common_steps.py): if workers of one run number their steps
 differently, the numbers are translated to those of the first worker by rank.
 """

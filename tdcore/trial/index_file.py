@@ -179,6 +179,8 @@ def _open_lazily(
     for name, words in catalogue.words.items():
         _check_words(name, words, file)
         dictionaries[name].codes(words)  # now: codes are in the order of the files, see resolve()
+    if catalogue.details is not None:
+        _check_words("dtype", catalogue.details.dtypes, file)
     dictionaries["worker"].codes([file.worker])
     return FileRows(chunks=chunks, arrays=None, catalogue=catalogue, metadata=metadata)
 

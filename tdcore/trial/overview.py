@@ -1,50 +1,39 @@
 """Overviews: for each tensor its last row and the history of one statistic, for `tdcore show`.
 
-The rows are read in blocks of whole steps, so the memory is limited by the histories (about 30 bytes per row)
-and one block. If a step is plain (Catalogue.plain) and of one worker, each row of it is a merged row, so the
-columns are taken as they are. Threads: see Trial.
+`overviews` returns whole histories, which need about 30 bytes of memory per row. `condensed` returns the
+means of a few shares of each history. If all steps are plain and of one worker, it needs memory for the
+shares and for one chunk of rows. Threads: see Trial.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tdcore.modes import ModeKeys
-from tdcore.trial.merge_stats import merged_sources
-from tdcore.trial.statistics import DERIVED, derived_columns, merged_columns
+from tdcore.trial.history_blocks import HISTORY_STATISTICS, merged_blocks, plain_blocks, plain_stretches
 
 if TYPE_CHECKING:
-    from tdcore.trial.reader import Reader
+    from tdcore.trial.reader import Reader, Selection
 
-__all__ = ["HISTORY_STATISTICS", "Overview", "overviews"]
+__all__ = ["HISTORY_STATISTICS", "Condensed", "Overview", "condensed", "overviews"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_BLOCK_ROWS = 200_000
-_TEXTS = ("shape", "shard", "status", "reason")  # columns of merged statistics that a history does not need
-_FINITE = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
-# Statistic of a history -> the columns of merged statistics that it needs.
-HISTORY_STATISTICS: dict[str, tuple[str, ...]] = {
-    "mean": ("mean",),
-    "std": ("std",),
-    "min": ("min",),
-    "max": ("max",),
-    "l1": ("l1",),
-    "l2": ("l2",),
-    "abs_mean": ("l1", *_FINITE),
-    "abs_max": ("abs_max",),
-    "zero_percent": ("zero_count", "count"),
-    "nan_count": ("nan_count",),
-}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condensed:
+    """One tensor: its last row, by column, and the means of shares of a history, see Overview.means."""
+
+    last: Mapping[str, Any]
+    means: list[float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,164 +92,149 @@ def overviews(
         statistic: A key of HISTORY_STATISTICS.
     """
     index = reader.index
-    dictionary = index.dictionaries["name"]
-    codes = [dictionary.code(name) for name in names]
-    chosen = reader.chosen(step, mode)
-    plain = chosen & _plain_stretches(reader, chosen)
-    blocks = list(_plain_blocks(reader, codes, plain, statistic))
-    blocks += [
-        _block(reader, rows, statistic) for rows in _blocks(reader, codes, chosen & ~plain, step, mode)
-    ]
+    selection = _selection(reader, names, step, mode)
+    plain = plain_stretches(reader, selection.stretches)
+    blocks = list(plain_blocks(reader, selection, plain, statistic))
+    moments = {name: [index.stretches.column(name)] for name in _MOMENT}
+    known = len(index.stretches)
+    for block in merged_blocks(reader, selection, selection.stretches & ~plain, statistic):
+        for name, parts in moments.items():
+            parts.append(block.pop(name))
+        block["stretch"] = known + np.arange(len(block["name"]))
+        known += len(block["name"])
+        blocks.append(block)
     if not sum(len(block["name"]) for block in blocks):
         return {}
     columns = {name: np.concatenate([block.pop(name) for block in blocks]) for name in list(blocks[0])}
-    if not bool((columns["step"][1:] >= columns["step"][:-1]).all()):
-        by_step = np.argsort(columns["step"], kind="stable")
+    steps, modes, mode_steps = (np.concatenate(moments[name]) for name in _MOMENT)
+    of_rows = steps[columns["stretch"]]
+    if not bool((of_rows[1:] >= of_rows[:-1]).all()):
+        by_step = np.argsort(of_rows, kind="stable")
         columns = {name: column[by_step] for name, column in columns.items()}
-    narrow = columns["name"].astype(np.uint16) if len(dictionary) < 1 << 16 else columns["name"]
-    order = np.argsort(narrow, kind="stable")
+    del of_rows
+    order = _by_name(reader, columns["name"])
     ordered = columns["name"][order]
     firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
     ends = np.append(firsts[1:], len(order))
-    last = _last_rows(reader, columns, order[ends - 1], step, mode)
-    texts = index.texts("mode")
+    codes, at_last = ordered[firsts], columns["stretch"][order[ends - 1]]
+    last = _last_rows(reader, selection, codes, steps[at_last])
+    texts, names_of = index.texts("mode"), index.texts("name")
     found = {}
     for at, (begin, end) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
         mine = order[begin:end]
-        found[dictionary.texts[int(ordered[begin])]] = Overview(
+        moment = columns["stretch"][mine]
+        found[names_of[int(codes[at])]] = Overview(
             last=last[at],
             history=columns["value"][mine],
             known=columns["known"][mine],
-            steps=columns["step"][mine],
-            mode_steps=columns["mode_step"][mine],
-            modes=[texts[code] for code in columns["mode"][mine].tolist()],
+            steps=steps[moment],
+            mode_steps=mode_steps[moment],
+            modes=[texts[code] for code in modes[moment].tolist()],
         )
     return found
 
 
-def _plain_stretches(reader: Reader, chosen: Mask) -> Mask:
-    """Mask of the stretches of plain files, without steps that have several chosen stretches."""
-    index, stretches = reader.index, reader.index.stretches
-    found = np.zeros(len(stretches), dtype=np.bool_)
-    for each in index.entries:
-        if each.plain:
-            first, end = np.searchsorted(stretches.first, (each.first, each.end))
-            found[first:end] = True
-    at = np.flatnonzero(chosen)
-    _, number, count = np.unique(stretches.column("step")[at], return_inverse=True, return_counts=True)
-    found[at[count[number] > 1]] = False
-    return found
+_MOMENT = ("step", "mode", "mode_step")
 
 
-def _plain_blocks(
-    reader: Reader, names: Sequence[int], stretches: Mask, statistic: str
-) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Like _block, for the rows of plain stretches."""
-    index = reader.index
-    if not stretches.any():
-        return
-    columns = ["count", *HISTORY_STATISTICS[statistic]]
-    needed = [name for name in merged_sources(columns) if name not in _TEXTS]
-    derived = [name for name in DERIVED if name in columns]
-    for rows, codes, table in index.scan({"name": index.among("name", names)}, stretches, (), needed):
-        if not len(rows):
-            continue
-        every, whole = np.arange(len(rows)), np.ones(len(rows), dtype=np.bool_)
-        merged = merged_columns(table, every, whole, needed)  # as for several workers, with its rounding
-        table = pa.table({name: pa.array(values, mask=null) for name, (values, null) in merged.items()})
-        for name, array in derived_columns(derived, table).items():
-            table = table.append_column(name, array)
-        of_rows = index.stretches.of(rows)
-        yield {
-            "name": codes["name"],
-            **{name: index.stretches.column(name)[of_rows] for name in ("mode", "step", "mode_step")},
-            "value": _values(table, statistic),
-            "known": np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_),
+def condensed(
+    reader: Reader,
+    names: Iterable[str],
+    step: int | None,
+    mode: ModeKeys | None,
+    statistic: str,
+    width: int,
+) -> dict[str, Condensed]:
+    """Tensor -> its last row, and its history in at most `width` means; see Overview.means."""
+    selection = _selection(reader, names, step, mode)
+    chosen = np.flatnonzero(selection.stretches)
+    steps = reader.index.stretches.column("step")[chosen]
+    plain = plain_stretches(reader, selection.stretches)
+    if not (plain[chosen].all() and (steps[1:] > steps[:-1]).all()):
+        return {
+            name: Condensed(last=each.last, means=each.means(width))
+            for name, each in overviews(reader, names, step, mode, statistic).items()
         }
-
-
-def _blocks(
-    reader: Reader, names: Sequence[int], mask: Mask, step: int | None, mode: ModeKeys | None
-) -> Iterator[Ints]:
-    """Rows of the tensors in some stretches, in blocks of whole steps, by global step."""
-    index, stretches = reader.index, reader.index.stretches
-    chosen = np.flatnonzero(mask)
-    order = np.argsort(stretches.column("step")[chosen], kind="stable")
-    chosen = chosen[order]
-    steps, sizes = stretches.column("step")[chosen], stretches.lengths[chosen]
-    of_block = (np.cumsum(sizes) - 1) // _BLOCK_ROWS
-    new_step = np.diff(steps, prepend=steps[:1] - 1) != 0
-    starts = [0]
-    for at in np.flatnonzero(new_step[1:]) + 1:
-        if of_block[at] != of_block[starts[-1]]:
-            starts.append(int(at))
-    test = {"name": index.among("name", names)}
-    for begin, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
-        mask = np.zeros(len(stretches), dtype=np.bool_)
-        mask[chosen[begin:end]] = True
-        rows = reader.meant(index.find(test, mask), step, mode)
-        if len(rows):
-            yield rows
-
-
-def _block(reader: Reader, rows: Ints, statistic: str) -> dict[str, npt.NDArray[Any]]:
-    """Identification and statistic of the merged rows of one block, in order."""
-    needed = HISTORY_STATISTICS[statistic]
-    names = dict.fromkeys(("name", "step", "mode", "mode_step", "count", *needed))
-    table = reader.merged(rows, list(names))
-    known = np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_)
+    shares = _Shares(_sizes(reader, selection), width)
+    for block in plain_blocks(reader, selection, plain, statistic):
+        shares.add(block, _by_name(reader, block["name"]))
+    codes = np.flatnonzero(shares.sizes)
+    last = _last_rows(reader, selection, codes, reader.index.stretches.column("step")[shares.last[codes]])
+    texts = reader.index.texts("name")
     return {
-        "name": _codes(reader, "name", table),
-        "mode": _codes(reader, "mode", table).astype(np.int8),
-        "step": np.asarray(table.column("step").to_numpy()),
-        "mode_step": np.asarray(table.column("mode_step").to_numpy()),
-        "value": _values(table, statistic),
-        "known": known,
+        texts[code]: Condensed(last=row, means=shares.means(code))
+        for code, row in zip(codes.tolist(), last, strict=True)
     }
 
 
-def _codes(reader: Reader, name: str, table: pa.Table) -> npt.NDArray[np.int32]:
-    """A text column as codes of the dictionary of the index."""
-    column = table.column(name).unify_dictionaries()
-    parts = [np.empty(0, dtype=np.int32)]
-    for chunk in column.chunks:
-        codes = reader.index.dictionaries[name].codes(chunk.dictionary.to_pylist()).astype(np.int32)
-        parts.append(codes[chunk.indices.to_numpy(zero_copy_only=False)])
-    return np.concatenate(parts)
+class _Shares:
+    """Sums of the finite values in shares of histories, as in Overview.means.
+
+    sizes: number of rows of each tensor, by code. width: maximum number of shares of a history. last: the
+    stretch of the last row of each tensor.
+    """
+
+    def __init__(self, sizes: Ints, width: int) -> None:
+        self.sizes = sizes
+        self.last = np.zeros(len(sizes), dtype=np.int64)
+        self._width = width
+        self._seen = np.zeros(len(sizes), dtype=np.int64)  # rows so far
+        self._sums = np.zeros(len(sizes) * width)
+        self._counts = np.zeros(len(sizes) * width, dtype=np.int64)
+
+    def add(self, block: Mapping[str, npt.NDArray[Any]], order: Ints) -> None:
+        """Add the rows of a block, see plain_blocks. order: the rows sorted by name."""
+        names, values, known = (block[name][order] for name in ("name", "value", "known"))
+        firsts = np.flatnonzero(np.diff(names, prepend=-1))
+        counts, codes = np.diff(firsts, append=len(names)), names[firsts]
+        rank = np.arange(len(names)) - np.repeat(firsts - self._seen[codes], counts)
+        size = self.sizes[names]
+        share = np.where(size <= self._width, rank, ((rank + 1) * self._width - 1) // size)
+        key = names * np.int64(self._width) + share
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        usable = known & (np.isfinite(values) | (size <= self._width))  # a short history is returned as it is
+        self._sums[key[starts]] += np.add.reduceat(np.where(usable, values, 0.0), starts)
+        self._counts[key[starts]] += np.add.reduceat(usable.astype(np.int64), starts)
+        self._seen[codes] += counts
+        self.last[codes] = block["stretch"][order][firsts + counts - 1]
+
+    def means(self, code: int) -> list[float | None]:
+        """The means of one tensor; None for a share without a value."""
+        begin = code * self._width
+        part = slice(begin, begin + min(self._width, int(self.sizes[code])))
+        counts = self._counts[part]
+        with np.errstate(all="ignore"):
+            means = self._sums[part] / counts
+        return [mean if count else None for mean, count in zip(means.tolist(), counts.tolist(), strict=True)]
 
 
-def _values(table: pa.Table, statistic: str) -> Floats:
-    """The statistic of each row; any number without statistics."""
-
-    def floats(name: str) -> Floats:
-        column = table.column(name).cast(pa.float64(), safe=False).fill_null(0.0)
-        return np.asarray(column.to_numpy(), dtype=np.float64)
-
-    with np.errstate(all="ignore"):
-        if statistic == "abs_mean":
-            count, *others = (floats(name) for name in _FINITE)
-            finite = count - others[0] - (others[1] + others[2])
-            return np.where(finite != 0, floats("l1") / finite, math.nan)
-        if statistic == "zero_percent":
-            count = floats("count")
-            return np.where(count != 0, 100 * floats("zero_count") / count, math.nan)
-    return floats(statistic)
+def _selection(reader: Reader, names: Iterable[str], step: int | None, mode: ModeKeys | None) -> Selection:
+    dictionary = reader.index.dictionaries["name"]
+    return reader.selection([dictionary.code(name) for name in names], step, mode)
 
 
-def _last_rows(
-    reader: Reader,
-    columns: Mapping[str, npt.NDArray[Any]],
-    last: Ints,
-    step: int | None,
-    mode: ModeKeys | None,
-) -> list[dict[str, Any]]:
-    """The last merged row of each tensor. last: positions in the columns, one for each tensor."""
-    index, names, steps = reader.index, columns["name"][last], columns["step"][last]
-    chosen = reader.chosen(step, mode)
+def _sizes(reader: Reader, selection: Selection) -> Ints:
+    """The number of rows of each tensor, by code."""
+    sizes = np.zeros(len(reader.index.dictionaries["name"]), dtype=np.int64)
+    for _, codes, _ in reader.index.scan(selection.tests, selection.stretches, ["name"], ()):
+        sizes += np.bincount(codes["name"], minlength=len(sizes))
+    return sizes
+
+
+def _by_name(reader: Reader, names: npt.NDArray[Any]) -> Ints:
+    """The order of rows by name, stable."""
+    small = len(reader.index.dictionaries["name"]) < 1 << 16  # sorted by counting
+    order: Ints = np.argsort(names.astype(np.uint16) if small else names, kind="stable")
+    return order
+
+
+def _last_rows(reader: Reader, selection: Selection, names: Ints, steps: Ints) -> list[dict[str, Any]]:
+    """The last merged row of each tensor. names: codes. steps: the step of the last row of each."""
+    index = reader.index
     found: dict[int, dict[str, Any]] = {}
     for each in np.unique(steps).tolist():
-        of_step = chosen & (index.stretches.column("step") == each)
+        of_step = selection.stretches & (index.stretches.column("step") == each)
         rows = index.find({"name": index.among("name", names[steps == each].tolist())}, of_step)
-        for row in reader.merged(reader.meant(rows, step, mode)).to_pylist():
+        for row in reader.merged(reader.meant(rows, selection)).to_pylist():
             found[index.dictionaries["name"].code(row["name"])] = row
     return [found[code] for code in names.tolist()]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.modes import ModeKeys
-from tdcore.trial.captures import CAPTURE_COLUMNS, resolve
+from tdcore.trial.captures import capture_columns, resolve
 from tdcore.trial.columns import distinct
 from tdcore.trial.epochs import Epochs
 from tdcore.trial.index import Index, Rows
@@ -30,7 +32,24 @@ from tdcore.trial.worker_order import worker_order
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "Selection", "Steps"]
+
+Steps: TypeAlias = "int | range | Iterable[int]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Filters of rows.
+
+    Attributes:
+        tests: Tests of text columns, see RowStore.find.
+        stretches: Mask of the stretches with these rows.
+        global_steps: Whether the rows were chosen by global steps, see View.meant.
+    """
+
+    tests: Mapping[str, npt.NDArray[np.bool_]]
+    stretches: npt.NDArray[np.bool_]
+    global_steps: bool
 
 
 class Reader:
@@ -64,6 +83,8 @@ class Reader:
         self.pause = poll_interval(root, near=0.2)
         self._refresh_interval = refresh_interval.total_seconds()
         self._refreshed: float | None = None
+        # Results of combinations(), each with the version of the view.
+        self._combinations: dict[tuple[str, ...], tuple[tuple[int, int], dict[tuple[int, ...], None]]] = {}
 
     def refresh(self) -> None:
         """Read all data that was added to the run."""
@@ -124,26 +145,54 @@ class Reader:
         codes = distinct(self.index.stretches.column("worker")[self.view.visible_stretches])
         return sorted((texts[code] for code in codes), key=worker_order)
 
-    def select(
+    def select(self, selection: Selection) -> Rows:
+        """Visible rows that pass the filters of a selection."""
+        return self.meant(self.index.find(selection.tests, selection.stretches), selection)
+
+    @contextmanager
+    def selected(self, selection: Selection, columns: Sequence[str]) -> Iterator[Rows]:
+        """The rows of `select`; within the block, these columns of the index are in memory."""
+        captures = capture_columns(self.index, selection.stretches)
+        with self.index.found(selection.tests, selection.stretches, [*captures, *columns]) as rows:
+            yield self.meant(rows, selection)
+
+    def selection(
         self,
         names: Iterable[int] | None = None,
-        steps: int | range | Iterable[int] | None = None,
+        steps: Steps | None = None,
         mode: ModeKeys | None = None,
         kinds: Iterable[str] | None = None,
         workers: Iterable[str] | None = None,
         attempt: int | None = None,
-    ) -> Rows:
-        """Visible rows that pass all filters. names: codes. attempt: use all rows of this attempt instead."""
-        index = self.index
-        chosen = self.chosen(steps, mode, workers, attempt)
-        tests = {}
+        *,
+        tensors_only: bool = False,
+    ) -> Selection:
+        """Filters of visible rows.
+
+        Args:
+            names: Codes of names.
+            steps: Steps of the mode; global steps without a mode.
+            mode: Only this mode.
+            kinds: Kinds of tensors.
+            workers: Names of workers.
+            attempt: Use all rows of this attempt instead of the visible ones.
+            tensors_only: Leave out saved reductions of other tensors.
+        """
+        index, tests = self.index, dict[str, npt.NDArray[np.bool_]]()
         if names is not None:
             tests["name"] = index.among("name", names)
         if kinds is not None:
             dictionary = index.dictionaries["kind"]
             tests["kind"] = index.among("kind", [dictionary.code(kind.lower()) for kind in kinds])
-        rows = index.find(tests, chosen) if tests else index.stretches.rows_of(np.flatnonzero(chosen))
-        return self.meant(rows, steps, mode)
+        reduction = index.dictionaries["kind"].code("reduction")
+        if tensors_only and reduction >= 0:
+            tests["kind"] = tests.get("kind", np.ones(len(index.dictionaries["kind"]) + 1, dtype=np.bool_))
+            tests["kind"][reduction] = False
+        return Selection(
+            tests=tests,
+            stretches=self.chosen(steps, mode, workers, attempt),
+            global_steps=steps is not None and mode in (None, ModeKeys.GLOBAL),
+        )
 
     def chosen(
         self,
@@ -174,24 +223,27 @@ class Reader:
             mask = mask & index.among("worker", map(known.code, wanted))[stretches.column("worker")]
         return mask
 
-    def meant(self, rows: Rows, steps: object, mode: ModeKeys | None) -> Rows:
+    def meant(self, rows: Rows, selection: Selection) -> Rows:
         """The rows without those that View.meant leaves out, if global steps were chosen."""
-        return self.view.meant(rows) if steps is not None and mode in (None, ModeKeys.GLOBAL) else rows
+        return self.view.meant(rows) if selection.global_steps else rows
 
-    def combinations(self, names: Sequence[str]) -> list[tuple[int, ...]]:
+    def combinations(self, names: Sequence[str]) -> dict[tuple[int, ...], None]:
         """The distinct values of columns of Entries in the shown rows, as codes.
 
         They are in the order of the first rows that have them. The rows of a large file are not read if all
         of them are shown.
         """
-        found: dict[tuple[int, ...], None] = {}
-        for codes in self.index.combinations(names, self.view.visible_stretches):
-            found.update(dict.fromkeys(codes))
-        return list(found)
+        key, version = tuple(names), self.view.version
+        if self._combinations.get(key, (None,))[0] != version:
+            found: dict[tuple[int, ...], None] = {}
+            for codes in self.index.combinations(names, self.view.visible_stretches):
+                found.update(dict.fromkeys(codes))
+            self._combinations[key] = version, found
+        return self._combinations[key][1]
 
     def is_shown(self, name: int) -> bool:
         """Whether a row of the tensor with this code is shown."""
-        return any(code == name for (code,) in self.combinations(("name",)))
+        return (name,) in self.combinations(("name",))
 
     def saved_names(self, step: int | None, mode: ModeKeys) -> set[int]:
         """Codes of the tensors with a value or its statistics: at a step, or in a mode, or in any row."""
@@ -224,14 +276,18 @@ class Reader:
 
     def stats(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
         """Statistics of the captures in these rows."""
-        needed = needed_columns(columns)
-        with self.index.hold(rows, [*CAPTURE_COLUMNS, *needed]):
+        with self.index.hold(rows, [*self._capture_columns(rows), *needed_columns(columns)]):
             return stats_table(self.index, resolve(self.index, rows), columns)
 
     def merged(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
         """Statistics of whole tensors. rows: the rows of their parts on all workers."""
-        with self.index.hold(rows, [*CAPTURE_COLUMNS, *merged_sources(columns)]):
+        with self.index.hold(rows, [*self._capture_columns(rows), *merged_sources(columns)]):
             return merged_table(self.index, resolve(self.index, rows), columns)
+
+    def _capture_columns(self, rows: Rows) -> tuple[str, ...]:
+        used = np.zeros(len(self.index.stretches), dtype=np.bool_)
+        used[self.index.stretches.of(rows)] = True
+        return capture_columns(self.index, used)
 
     def check_attempt(self, attempt: int) -> None:
         """Raise InvalidAttempt if the run has no such attempt."""

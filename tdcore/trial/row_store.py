@@ -1,13 +1,7 @@
-"""RowStore: the columns of all rows of an index, in memory or in their files.
+"""RowStore: all rows of an index, and searches for rows.
 
-Rows are numbered from 0 in the order in which they were read. Columns are in three places:
-
-- the columns that are equal for all rows of a step are in stretches (stretches.py);
-- the other narrow columns (index_file.NARROW) of small files are NumPy arrays;
-- those of large files, and all wide columns, are read from the files when they are needed.
-
-`hold` reads several columns of the rows of a query in one pass; while it is active, all methods take these
-columns from memory. Threads: belongs to one reader.
+A search tests the codes of text columns. Files are skipped if their catalogue has no combination that passes.
+Threads: belongs to one reader.
 """
 
 from __future__ import annotations
@@ -21,214 +15,27 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import RunCorrupt
-from tdcore.format import layout
-from tdcore.trial.chunk import Chunk, ColumnCache, LazyChunk, gather, gather_codes, whole_column
-from tdcore.trial.columns import GrowingColumn
-from tdcore.trial.dictionary import TextDictionaries
-from tdcore.trial.index_file import NARROW, WORDS, FileRows
-from tdcore.trial.stretches import IN_STRETCH, Stretches
+from tdcore.trial.chunk import Chunk, Codes, Columns, LazyChunk, joined_columns
+from tdcore.trial.held import Held
+from tdcore.trial.index_file import NARROW
+from tdcore.trial.row_columns import RowColumns, Rows
+from tdcore.trial.stretches import IN_STRETCH
 
-__all__ = ["Column", "Entries", "RowStore", "Rows"]
+__all__ = ["RowStore", "Rows"]
 
-Rows: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_JOIN_CHUNKS = 64  # number of small chunks that are joined into one
-_IN_MEMORY = {name: kind for name, kind in NARROW.items() if name not in IN_STRETCH}
+_MANY_ROWS = 1 << 20  # a scan of more rows does not use the cache, which has room for fewer columns
 
 
-class Column:
-    """A narrow column: column[rows] are its values at these rows, np.asarray(column) those of all rows.
-
-    Texts are codes of the dictionary of the column.
-    """
-
-    __slots__ = ("_name", "_store")
-
-    def __init__(self, store: RowStore, name: str) -> None:
-        self._store = store
-        self._name = name
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def __getitem__(self, rows: Any) -> Any:
-        """Values at an array of rows, a mask, a slice or one row."""
-        if isinstance(rows, int | np.integer):
-            return self._store.narrow(self._name, np.array([rows], dtype=np.int64))[0]
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)), dtype=np.int64)
-        rows = np.asarray(rows)
-        if rows.dtype == np.bool_:
-            rows = np.flatnonzero(rows)
-        if rows.ndim == 1 and rows.dtype == np.int64:
-            return self._store.narrow(self._name, rows)  # the same array, because its places are kept
-        flat = self._store.narrow(self._name, np.ravel(rows).astype(np.int64, copy=False))
-        return flat.reshape(rows.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        found = self[:]
-        return np.asarray(found if dtype is None else found.astype(dtype))
-
-    def min(self) -> Any:
-        """The smallest value."""
-        return np.asarray(self).min()
-
-    def tolist(self) -> list[Any]:
-        """All values."""
-        return list(np.asarray(self).tolist())
-
-
-class Entries:
-    """The combinations of name, kind, status and mode in the rows of one large file, as codes.
-
-    first, end: The rows of the file in the index, end exclusive. plain: see Catalogue.
-    """
-
-    __slots__ = ("codes", "end", "first", "plain")
-
-    def __init__(
-        self, first: int, end: int, codes: Mapping[str, npt.NDArray[np.int64]], *, plain: bool
-    ) -> None:
-        self.plain = plain
-        self.first = first
-        self.end = end
-        self.codes = codes
-
-    def passing(self, tests: Mapping[str, Mask]) -> Mask:
-        """Mask of the entries that pass all tests; see RowStore.find."""
-        mask = np.ones(len(self.codes["name"]), dtype=np.bool_)
-        for name, test in tests.items():
-            if name in self.codes:
-                mask &= test[self.codes[name]]
-        return mask
-
-
-class _Held:
-    """Columns of some rows in memory. rows: sorted."""
-
-    __slots__ = ("_last", "columns", "narrow", "rows")
-
-    def __init__(
-        self, rows: Rows, narrow: Mapping[str, npt.NDArray[Any]], columns: Mapping[str, pa.ChunkedArray]
-    ) -> None:
-        self.rows = rows
-        self.narrow = narrow
-        self.columns = columns
-        self._last: tuple[Rows, Rows | None] = (rows, np.arange(len(rows)))
-
-    def places(self, rows: Rows) -> Rows | None:
-        """The positions of rows among the held rows; None if one of them is not held."""
-        if len(rows) == 0 or len(self.rows) == 0:
-            return None
-        if rows is not self._last[0]:  # several columns are often read at the same rows
-            at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-            self._last = (rows, at if bool((self.rows[at] == rows).all()) else None)
-        return self._last[1]
-
-
-class RowStore:
-    """All rows that were read so far. See the docstring of the module."""
-
-    def __init__(self) -> None:
-        self.dictionaries = TextDictionaries()
-        self.stretches = Stretches(self.dictionaries)
-        self.common = self.stretches.common
-        self.entries: list[Entries] = []  # of large files
-        self.cache = ColumnCache()
-        self._arrays = {name: GrowingColumn(kind) for name, kind in _IN_MEMORY.items()}
-        self._chunks: list[Chunk] = []
-        self._starts: list[int] = []  # first row of each chunk
-        self._shifts: list[int] = []  # row minus its position in _arrays, by chunk
-        self._in_memory = 0  # number of rows in _arrays
-        self._rows = 0
-        self._held: list[_Held] = []  # the innermost `hold` is the last
-
-    def __len__(self) -> int:
-        return self._rows
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether some rows are in large files, whose columns are not in memory."""
-        return self._in_memory < self._rows
-
-    # Columns. -------------------------------------------------------------------------------------
-
-    def column(self, name: str) -> Any:
-        """A narrow column over all rows: a Column, or an array that is valid until the next `advance`.
-
-        Texts are codes of `dictionaries[name]`; steps are common steps.
-        """
-        return Column(self, name) if name in IN_STRETCH or self.is_lazy else self._arrays[name].array
-
-    @property
-    def own_steps(self) -> Any:
-        """The global step of each row in its worker's own numbers. A column like those of `column`."""
-        return Column(self, "own_step")
-
-    def narrow(self, name: str, rows: Rows) -> npt.NDArray[Any]:
-        """The values of a narrow column, or of "own_step", at these rows."""
-        if name == "own_step":
-            return self.stretches.own_steps[self.stretches.of(rows)]
-        if name in IN_STRETCH:
-            return self.stretches.column(name)[self.stretches.of(rows)]
-        if not self.is_lazy:
-            return self._arrays[name].array[rows]
-        for held in reversed(self._held):
-            places = held.places(rows) if name in held.narrow else None
-            if places is not None:
-                return held.narrow[name][places]
-        return self._fetch([name], [], rows)[0][name]
-
-    def texts(self, name: str) -> list[str]:
-        """The distinct texts of a narrow column; a code is a position in this list."""
-        return self.dictionaries[name].texts
-
-    def text(self, name: str, row: int) -> str | None:
-        """The text of a narrow column at one row."""
-        code = int(self.narrow(name, np.array([row], dtype=np.int64))[0])
-        return None if code < 0 else self.dictionaries[name].texts[code]
-
-    def wide(self, name: str, rows: Rows) -> pa.ChunkedArray:
-        """A column that is not narrow, at these rows, in this order."""
-        return self._wide([name], rows)[name]
-
-    def table(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows as a table, in this order. columns: names; None: all columns of the index."""
-        schema = layout.index_schema()
-        names = list(schema.names if columns is None else columns)
-        with self.hold(rows, names):
-            wide = self._wide([name for name in names if name not in NARROW], rows)
-            arrays = [wide[name] if name in wide else self._narrow_arrow(name, rows) for name in names]
-        return pa.table(arrays, schema=pa.schema([schema.field(name) for name in names]))
-
-    @contextmanager
-    def hold(self, rows: Rows, names: Sequence[str]) -> Iterator[None]:
-        """Within the block, the columns `names` of these rows are in memory, if any of the rows is lazy."""
-        lacking = [name for name in dict.fromkeys(names) if name not in IN_STRETCH]
-        for held in self._held:
-            if held.places(rows) is not None:
-                lacking = [name for name in lacking if name not in held.narrow and name not in held.columns]
-        if not self.is_lazy or not lacking or len(rows) == 0:
-            yield
-            return
-        ordered = rows if bool((rows[1:] > rows[:-1]).all()) else np.unique(rows)
-        narrow = [name for name in lacking if name in NARROW]
-        codes, columns = self._fetch(narrow, [name for name in lacking if name not in NARROW], ordered)
-        self._held.append(_Held(ordered, codes, columns))
-        try:
-            yield
-        finally:
-            self._held.pop()
-            self.stretches.forget()
+class RowStore(RowColumns):
+    """All rows that were read so far, with searches."""
 
     def among(self, name: str, codes: Iterable[int]) -> Mask:
         """A test for `find`: whether a code of a text column is one of `codes`; null (-1) fails."""
         test = np.zeros(len(self.dictionaries[name]) + 1, dtype=np.bool_)
         test[[code for code in codes if code >= 0]] = True
         return test
-
-    # Search. --------------------------------------------------------------------------------------
 
     def find(self, tests: Mapping[str, Mask], stretches: Mask | None = None, first: int = 0) -> Rows:
         """Rows that pass all tests, sorted.
@@ -239,26 +46,39 @@ class RowStore:
             stretches: For each stretch, whether its rows are searched; None: all rows.
             first: Only rows from this number on.
         """
+        if not tests and stretches is not None and not first:
+            return self.stretches.rows_of(np.flatnonzero(stretches))
         found = [np.empty(0, dtype=np.int64)]
         for begin, end, chunk in self._parts():
-            if end <= first or (isinstance(chunk, LazyChunk) and self._excluded(begin, tests)):
+            if end <= first:
                 continue
-            mask = self._searched(begin, end, stretches)
+            if not isinstance(chunk, LazyChunk):
+                found.append(self._find_in_memory(begin, end, tests, stretches))
+                continue
+            mask = None if self._excluded(begin, tests) else self._searched(begin, end, stretches)
             if mask is None:
                 continue
-            lazily = isinstance(chunk, LazyChunk)
-            codes = chunk.codes(list(tests)) if isinstance(chunk, LazyChunk) else {}
+            codes = chunk.codes([name for name in tests if name not in IN_STRETCH])
             for name, test in tests.items():
                 if name in IN_STRETCH:
                     mask &= test[self.narrow(name, np.arange(begin, end))]
-                elif lazily:
-                    mask &= _passing(test, codes[name])
                 else:
-                    at = begin - self._shifts[self._starts.index(begin)]
-                    mask &= test[self._arrays[name].array[at : at + end - begin]]
+                    mask &= _passing(test, codes[name])
             found.append(begin + np.flatnonzero(mask))
         rows: Rows = np.concatenate(found)
         return rows[rows >= first] if first else rows
+
+    def _find_in_memory(
+        self, begin: int, end: int, tests: Mapping[str, Mask], stretches: Mask | None
+    ) -> Rows:
+        """`find` in the rows begin..end-1, which are in memory."""
+        mask = self._searched(begin, end, stretches)
+        if mask is None:
+            return np.empty(0, dtype=np.int64)
+        for name, test in tests.items():
+            mask &= test[self.in_memory(name, begin, end)]
+        rows: Rows = begin + np.flatnonzero(mask)
+        return rows
 
     def combinations(self, names: Sequence[str], stretches: Mask) -> Iterator[list[tuple[int, ...]]]:
         """Distinct values of columns of Entries in the rows of some stretches, by their first rows.
@@ -293,23 +113,75 @@ class RowStore:
         return list(zip(*(column[first].tolist() for column in columns), strict=True))
 
     def scan(
-        self, tests: Mapping[str, Mask], stretches: Mask, narrow: Sequence[str], wide: Sequence[str]
-    ) -> Iterator[tuple[Rows, dict[str, npt.NDArray[Any]], pa.Table]]:
-        """The rows of lazy chunks that pass all tests, with columns, one chunk at a time; see `find`."""
+        self,
+        tests: Mapping[str, Mask],
+        stretches: Mask | None,
+        narrow: Sequence[str],
+        wide: Sequence[str],
+    ) -> Iterator[tuple[Rows, Codes, Columns]]:
+        """The rows that pass all tests, with columns; one lazy chunk, or the rows in memory, at a time.
+
+        See `find`.
+        """
         for begin, end, chunk in self._parts():
-            if not isinstance(chunk, LazyChunk) or self._excluded(begin, tests):
+            if not isinstance(chunk, LazyChunk):
+                rows = self._find_in_memory(begin, end, tests, stretches)
+                if len(rows):
+                    yield rows, *self._fetch(narrow, wide, rows)
+                continue
+            if self._excluded(begin, tests):
                 continue
             mask = self._searched(begin, end, stretches)
             if mask is None:
                 continue
-            codes, columns = chunk.read(list(dict.fromkeys([*tests, *narrow])), wide)
+            keep = len(self) <= _MANY_ROWS
+            tested = [name for name in tests if name not in IN_STRETCH]
+            codes, columns = chunk.read(list(dict.fromkeys([*tested, *narrow])), wide, keep=keep)
             for name, test in tests.items():
-                mask &= _passing(test, codes[name])
-            table = pa.table({name: columns[name] for name in wide})
-            if not mask.all():
-                codes = {name: column[mask] for name, column in codes.items()}
-                table = table.filter(pa.array(mask))
-            yield begin + np.flatnonzero(mask), codes, table
+                if name in IN_STRETCH:
+                    mask &= test[self.narrow(name, np.arange(begin, end))]
+                else:
+                    mask &= _passing(test, codes[name])
+            local = np.flatnonzero(mask)
+            if not len(local):
+                continue
+            codes = {name: codes[name] for name in narrow}
+            if len(local) < len(mask):
+                at = pa.array(local)
+                codes = {name: column[local] for name, column in codes.items()}
+                columns = {name: column.take(at) for name, column in columns.items()}
+            yield begin + local, codes, columns
+
+    @contextmanager
+    def found(
+        self, tests: Mapping[str, Mask], stretches: Mask | None, names: Sequence[str]
+    ) -> Iterator[Rows]:
+        """The rows of `find`; within the block their columns `names` are in memory, as in `hold`.
+
+        The columns of large files are read in one pass together with the columns of the tests.
+        """
+        if not self.is_lazy or not tests:
+            rows = self.find(tests, stretches)
+            with self.hold(rows, names):
+                yield rows
+            return
+        wanted = [name for name in dict.fromkeys(names) if name not in IN_STRETCH]
+        narrow = [name for name in wanted if name in NARROW]
+        wide = [name for name in wanted if name not in NARROW]
+        places = [np.empty(0, dtype=np.int64)]
+        codes: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in narrow}
+        pieces: dict[str, list[pa.Array]] = {name: [] for name in wide}
+        for rows, of_rows, columns in self.scan(tests, stretches, narrow, wide):
+            places.append(rows)
+            for name, part in of_rows.items():
+                codes[name].append(part)
+            for name, column in columns.items():
+                pieces[name] += column.chunks
+        joined = {
+            name: np.concatenate([np.empty(0, dtype=NARROW[name]), *parts]) for name, parts in codes.items()
+        }
+        with self.holding(Held(np.concatenate(places), joined, joined_columns(pieces))) as held:
+            yield held.rows
 
     def _parts(self) -> Iterator[tuple[int, int, Chunk | None]]:
         """(first row, end, chunk) of each lazy chunk, and of all rows in memory between two lazy chunks."""
@@ -341,118 +213,6 @@ class RowStore:
             np.append(first[low:high], self._rows if high == len(first) else first[high]), begin, end
         )
         return np.repeat(chosen, np.diff(bounds))
-
-    # Adding rows. ---------------------------------------------------------------------------------
-
-    def add(self, found: Sequence[FileRows], homes: Sequence[layout.FileRange]) -> None:
-        """Add the rows of files."""
-        in_memory = [each.arrays for each in found if each.arrays is not None]
-        for name, column in self._arrays.items():
-            column.extend(*(arrays[name] for arrays in in_memory))
-        for each, file in zip(found, homes, strict=True):
-            first = self._rows
-            for chunk in each.chunks:
-                self._chunks.append(chunk)
-                self._starts.append(self._rows)
-                self._shifts.append(self._rows - self._in_memory)
-                self._rows += chunk.rows
-                self._in_memory += 0 if isinstance(chunk, LazyChunk) else chunk.rows
-            if each.arrays is not None:
-                if len(each.arrays["step"]):
-                    self.stretches.add_rows(each.arrays)
-            else:
-                self._add_catalogue(each, file, first)
-        self.stretches.update()
-
-    def _add_catalogue(self, found: FileRows, file: layout.FileRange, first: int) -> None:
-        """Add the steps and names of a large file."""
-        catalogue = found.catalogue
-        assert catalogue is not None
-        codes = {name: self.dictionaries[name].codes(words) for name, words in catalogue.words.items()}
-        stretches = catalogue.stretches
-        count = len(stretches["rows"])
-        worker = self.dictionaries["worker"].codes([file.worker])[0]
-        self.stretches.add(
-            stretches["rows"],
-            {
-                "attempt": np.full(count, file.attempt),
-                "worker": np.full(count, worker),
-                "mode": codes["mode"][stretches["mode"]],
-                "mode_step": stretches["mode_step"],
-                "step": stretches["step"],
-            },
-        )
-        entries = {name: codes[name][column] for name, column in catalogue.entries.items()}
-        self.entries.append(Entries(first, self._rows, entries, plain=catalogue.plain))
-
-    def join_small(self) -> None:
-        """Join small chunks at the end, so that the number of chunks grows logarithmically with the polls."""
-        while len(self._chunks) >= _JOIN_CHUNKS:
-            tail = self._chunks[-_JOIN_CHUNKS:]
-            if any(chunk.level != tail[0].level or chunk.level < 0 for chunk in tail):
-                return
-            self._chunks[-_JOIN_CHUNKS:] = [Chunk.joined(tail)]
-            del self._starts[-_JOIN_CHUNKS + 1 :]
-            del self._shifts[-_JOIN_CHUNKS + 1 :]
-
-    def replace(self, name: str, rows: Rows, values: npt.NDArray[Any]) -> None:
-        """Set values of a narrow column that is not in stretches."""
-        if not self.is_lazy:
-            self._arrays[name].array[rows] = values
-            return
-        starts = np.array(self._starts, dtype=np.int64)
-        home = np.searchsorted(starts, rows, side="right") - 1
-        for at in np.unique(home).tolist():
-            mine, chunk = home == at, self._chunks[at]
-            if isinstance(chunk, LazyChunk):
-                chunk.replace(name, rows[mine] - starts[at], values[mine])
-            else:
-                self._arrays[name].array[rows[mine] - self._shifts[at]] = values[mine]
-
-    # Reading. -------------------------------------------------------------------------------------
-
-    def _fetch(
-        self, narrow: Sequence[str], wide: Sequence[str], rows: Rows
-    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, pa.ChunkedArray]]:
-        """Columns of rows, from memory or from their files."""
-        if not self._chunks:
-            empty = np.empty(0, dtype=np.int64)
-            return dict.fromkeys(narrow, empty), gather([], [], wide, rows)
-        home = np.searchsorted(np.array(self._starts, dtype=np.int64), rows, side="right") - 1
-        lazily = np.array([isinstance(chunk, LazyChunk) for chunk in self._chunks])[home]
-        codes = {name: np.empty(len(rows), dtype=NARROW[name]) for name in narrow}
-        if not lazily.all():
-            places = rows[~lazily] - np.array(self._shifts, dtype=np.int64)[home[~lazily]]
-            for name in narrow:
-                codes[name][~lazily] = self._arrays[name].array[places]
-        if lazily.all() or not wide:
-            read, columns = gather_codes(self._chunks, self._starts, narrow, wide, rows[lazily])
-        else:
-            read, _ = gather_codes(self._chunks, self._starts, narrow, (), rows[lazily])
-            columns = gather(self._chunks, self._starts, wide, rows)
-        for name in narrow:
-            codes[name][lazily] = read[name]
-        return codes, columns
-
-    def _narrow_arrow(self, name: str, rows: Rows) -> pa.Array:
-        values = self.narrow(name, rows)
-        if name in WORDS:
-            return self.dictionaries[name].to_arrow(values)
-        kind = layout.index_schema().field(name).type
-        if name in ("offset", "nbytes", "crc32c"):
-            return pa.array(values, kind, mask=self.narrow("segment", rows) < 0)
-        return pa.array(values, kind)
-
-    def _wide(self, names: Sequence[str], rows: Rows) -> dict[str, pa.ChunkedArray]:
-        for held in reversed(self._held):
-            places = held.places(rows) if names and held.columns.keys() >= set(names) else None
-            if places is not None:
-                if len(places) == len(held.rows) and bool((np.diff(places) == 1).all()):
-                    return {name: held.columns[name] for name in names}
-                at = pa.array(places)
-                return {name: whole_column(held.columns[name]).take(at) for name in names}
-        whole = len(rows) == self._rows and bool(np.array_equal(rows, np.arange(self._rows)))
-        return gather(self._chunks, self._starts, names, None if whole else rows)
 
 
 def _passing(test: Mask, codes: npt.NDArray[Any]) -> Mask:

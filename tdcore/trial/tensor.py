@@ -288,7 +288,7 @@ class Tensor:
         """Statistics of this tensor at all steps; see Trial.stats."""
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(self.name)
-        return self._reader.stats(self._reader.select([code], steps, mode))
+        return self._reader.stats(self._reader.select(self._reader.selection([code], steps, mode)))
 
     def global_stats(
         self, *, steps: Any = None, mode: ModeKeys | None = None, columns: Sequence[str] | None = None
@@ -300,7 +300,7 @@ class Tensor:
         """
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(self.name)
-        table = self._reader.merged(self._reader.select([code], steps, mode))
+        table = self._reader.merged(self._reader.select(self._reader.selection([code], steps, mode)))
         for step, reason in zip(
             *(table.column(each).to_pylist() for each in ("step", "reason")), strict=True
         ):

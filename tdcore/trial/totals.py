@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.trial.tensor_list import MODE_ORDER, detailed
+
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
 
@@ -35,11 +37,14 @@ class Totals:
 
 
 def totals(reader: Reader) -> Totals:
-    """The totals, as of the last refresh of the reader. One column is read, in blocks of rows."""
+    """The totals, as of the last refresh of the reader.
+
+    Of files without details in their catalogue, two columns are read, in blocks of rows.
+    """
     index, stretches, visible = reader.index, reader.index.stretches, reader.view.visible_stretches
     modes, mode_steps = (stretches.column(name)[visible] for name in ("mode", "mode_step"))
     texts, found = index.texts("mode"), {}
-    for code in sorted(np.unique(modes).tolist(), key=lambda code: _ORDER.index(texts[code])):
+    for code in sorted(np.unique(modes).tolist(), key=lambda code: MODE_ORDER.index(texts[code])):
         steps = np.unique(mode_steps[modes == code])
         found[texts[code]] = (int(steps[0]), int(steps[-1]), len(steps))
     return Totals(
@@ -47,13 +52,14 @@ def totals(reader: Reader) -> Totals:
     )
 
 
-_ORDER = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
-
-
 def _payload_bytes(reader: Reader, visible: Mask) -> int:
-    index, chosen = reader.index, np.flatnonzero(visible)
+    index, rest, total = reader.index, visible.copy(), 0
+    for entries, of_file in detailed(reader, visible):
+        assert entries.details is not None
+        total += int(entries.details.totals["nbytes"].sum())
+        rest[of_file] = False
+    chosen = np.flatnonzero(rest)
     block = (np.cumsum(index.stretches.lengths[chosen]) - 1) // _BLOCK_ROWS
-    total = 0
     for part in np.split(chosen, np.flatnonzero(np.diff(block)) + 1) if len(chosen) else ():
         rows = index.stretches.rows_of(part)
         with index.hold(rows, ("segment", "nbytes")):

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection
-from tdcore.trial.model_order import FirstRow, in_model_order
+from tdcore.trial.model_order import in_model_order
 from tdcore.trial.notebook import trial_html
 from tdcore.trial.tensor import Tensor
+from tdcore.trial.tensor_list import first_rows
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
 from tdcore.trial.view import patterns
@@ -102,26 +101,7 @@ class Trial(TrialSteps, TrialTables):
         """
         wanted = self.tensor_names() if names is None else list(names)
         self._reader.auto_refresh()
-        return in_model_order(wanted, self._first_rows())
-
-    def _first_rows(self) -> dict[str, FirstRow]:
-        """The first row of each tensor that is shown, by name."""
-        index, view = self._reader.index, self._reader.view
-        texts, kinds = index.texts("name"), index.texts("kind")
-        if index.is_lazy:  # the catalogues have no steps of first rows, but their order
-            found: dict[str, FirstRow] = {}
-            for at, (name, kind) in enumerate(self._reader.combinations(("name", "kind"))):
-                found.setdefault(texts[name], FirstRow(kinds[kind], 0, at))
-            return found
-        rows = view.rows
-        first = np.full(len(texts), -1, dtype=np.int64)
-        first[index.narrow("name", rows[::-1])] = rows[::-1]
-        codes = np.flatnonzero(first >= 0)
-        columns = (index.narrow(column, first[codes]).tolist() for column in ("kind", "step", "seq"))
-        return {
-            texts[code]: FirstRow(kinds[kind], step, seq)
-            for code, kind, step, seq in zip(codes.tolist(), *columns, strict=True)
-        }
+        return in_model_order(wanted, first_rows(self._reader))
 
     def has_tensor(self, tensor_name: str) -> bool:
         """Whether a tensor of this name was saved."""

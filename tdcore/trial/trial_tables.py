@@ -6,25 +6,27 @@ Threads: see Trial.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from tdcore.format import layout
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
-from tdcore.trial.overview import Overview, overviews
+from tdcore.trial.merge_stats import merged_sources
+from tdcore.trial.overview import Condensed, Overview, condensed, overviews
 from tdcore.trial.profiles import Profile, read_profiles
+from tdcore.trial.reader import Selection, Steps
 from tdcore.trial.row_files import read_rows
+from tdcore.trial.statistics import needed_columns
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
+from tdcore.trial.tensor_list import ListedTensor, last_rows_of_details, list_tensors
 from tdcore.trial.totals import Totals, totals
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
 __all__ = ["Steps", "TrialTables"]
-
-Steps: TypeAlias = "int | range | Iterable[int]"
 
 
 class TrialTables(TrialRun):
@@ -62,12 +64,16 @@ class TrialTables(TrialRun):
                 tensor are joined, copies count once, and tensors that every worker has separately are
                 concatenated. tdcore.trial.merge_stats has the columns and reasons.
         """
-        rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
-        if kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)):
-            rows = self._reader.tensors_only(rows)
-        if not show_incomplete_steps:
-            rows = rows[self._reader.complete(rows)]
-        return self._reader.merged(rows, columns) if merged else self._reader.stats(rows, columns)
+        reader = self._reader
+        chosen = self._selected(
+            regex_or_names, steps, mode, kinds, workers, attempt,
+            tensors_only=kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)),
+        )  # fmt: skip
+        needed = merged_sources(columns) if merged else needed_columns(columns)
+        with reader.selected(chosen, needed) as rows:
+            if not show_incomplete_steps:
+                rows = rows[reader.complete(rows)]
+            return reader.merged(rows, columns) if merged else reader.stats(rows, columns)
 
     def overviews(
         self, names: Iterable[str], statistic: str, *, steps: int | None = None, mode: ModeKeys | None = None
@@ -83,10 +89,33 @@ class TrialTables(TrialRun):
         self._reader.auto_refresh()
         return overviews(self._reader, names, steps, mode, statistic)
 
+    def condensed(
+        self,
+        names: Iterable[str],
+        statistic: str,
+        width: int,
+        *,
+        steps: int | None = None,
+        mode: ModeKeys | None = None,
+    ) -> dict[str, Condensed]:
+        """For each tensor its last merged row, and the history of one statistic in at most `width` means.
+
+        A share of a history without a finite value is None. See overviews() for the other arguments.
+        """
+        self._reader.auto_refresh()
+        return condensed(self._reader, names, steps, mode, statistic, width)
+
     def totals(self) -> Totals:
         """Number of rows, bytes of saved values, and steps of each mode, of all rows that the trial shows."""
         self._reader.auto_refresh()
         return totals(self._reader)
+
+    def list_tensors(self, regex: str | None = None) -> list[ListedTensor]:
+        """All tensors that are shown, each with its steps, types and bytes, sorted by name and kind.
+
+        regex: A pattern that is searched in names; None: all tensors, also saved reductions.
+        """
+        return list_tensors(self._reader, self._selected(regex, None, None, None, None, None))
 
     def names_and_kinds(self, regex_or_name: str | None = None) -> list[tuple[str, str]]:
         """The combinations of name and kind of all rows, also of rows without a value.
@@ -127,7 +156,8 @@ class TrialTables(TrialRun):
             (null if there is one worker only); order, 1 for the largest deviation; alike, the number of
             compared workers.
         """
-        rows = self._reader.tensors_only(self._selected(regex_or_names, steps, mode, kinds, None, attempt))
+        chosen = self._selected(regex_or_names, steps, mode, kinds, None, attempt, tensors_only=True)
+        rows = self._reader.select(chosen)
         return compare_workers(self._reader.stats(rows), column, across_shards=across_shards)
 
     def rows(
@@ -146,8 +176,26 @@ class TrialTables(TrialRun):
         Only `step` is translated: it is the global step of the first worker by rank, see steps(). For the
         filters see stats(). columns: names of columns; None: all columns of the index.
         """
-        rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
-        return self._reader.index.table(rows, columns)
+        index = self._reader.index
+        chosen = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
+        names = layout.index_schema().names if columns is None else columns
+        with index.found(chosen.tests, chosen.stretches, names) as rows:
+            return index.table(self._reader.meant(rows, chosen), names)
+
+    def rows_of_parts(
+        self, regex_or_names: str | Iterable[str] | None = None, *, columns: Sequence[str]
+    ) -> pa.Table:
+        """Rows of tensors that may be stored in parts, with the last row of each tensor, see rows().
+
+        Rows of large files are left out if their catalogue shows that they are whole tensors, and if it has
+        the last row of the tensor.
+        """
+        index = self._reader.index
+        chosen = self._selected(regex_or_names, None, None, None, None, None)
+        stretches = chosen.stretches & ~index.plain_stretches
+        found = last_rows_of_details(self._reader, chosen, stretches)
+        rows = np.sort(np.concatenate([*found, index.find(chosen.tests, stretches)]))
+        return index.table(rows, columns)
 
     def system(self, *, workers: str | Iterable[str] | None = None, attempt: int | None = None) -> pa.Table:
         """Samples of the machine and of the trainer's processes, sorted by time.
@@ -249,7 +297,9 @@ class TrialTables(TrialRun):
         kinds: str | Iterable[str] | None,
         workers: str | Iterable[str] | None,
         attempt: int | None,
-    ) -> Any:
+        *,
+        tensors_only: bool = False,
+    ) -> Selection:
         self._reader.auto_refresh()
         dictionary = self._reader.index.dictionaries["name"]
         names: list[int] | None = None
@@ -258,4 +308,6 @@ class TrialTables(TrialRun):
             names = [code for code, text in enumerate(dictionary.texts) if test.search(text)]
         elif regex_or_names is not None:
             names = [dictionary.code(text) for text in regex_or_names]
-        return self._reader.select(names, steps, mode, as_list(kinds), as_list(workers), attempt)
+        return self._reader.selection(
+            names, steps, mode, as_list(kinds), as_list(workers), attempt, tensors_only=tensors_only
+        )

@@ -68,6 +68,11 @@ class View:
         return np.concatenate([known, np.zeros(stretches - len(known), dtype=np.bool_)])
 
     @property
+    def version(self) -> tuple[int, int]:
+        """A value that changes whenever other rows are shown."""
+        return len(self._visible.array), self._revision
+
+    @property
     def rows(self) -> Rows:
         """The rows that are shown."""
         return self._index.stretches.rows_of(np.flatnonzero(self._visible.array))

@@ -126,7 +126,7 @@ def test_large_chunks_are_never_joined_in_memory(tmp_path: Path, monkeypatch: py
     def joined(chunks: object) -> Chunk:
         raise AssertionError("large chunks were joined")
 
-    monkeypatch.setattr("tdcore.trial.row_store._JOIN_CHUNKS", 2)
+    monkeypatch.setattr("tdcore.trial.row_columns._JOIN_CHUNKS", 2)
     monkeypatch.setattr(Chunk, "joined", staticmethod(joined))
     large_file(tmp_path)
     index = Index(LocalSink(str(tmp_path)), tmp_path)

@@ -125,15 +125,23 @@ def answers(trial: Trial) -> dict[str, Any]:
         "merged": trial.stats(merged=True).to_pylist(),
         "merged columns": trial.stats(merged=True, columns=["name", "mean", "log2_counts"]).to_pylist(),
         "missing": trial.missing(),
+        "tensors": trial.list_tensors(),
+        "some tensors": trial.list_tensors("a|loss"),
+        "totals": trial.totals(),
+        "order": trial.in_model_order(),
     }
+    for width in (3, 100):
+        for name, each in trial.condensed(NAMES, "abs_mean", width).items():
+            found[f"{name} {width}"] = [each.last, each.means]
     for name in found["names"]:
         tensor = trial.tensor(name)
         found[f"{name} steps"] = tensor.steps(show_incomplete_steps=True)
         found[f"{name} workers"] = {step: tensor.workers(step) for step in found["steps"]}
         found[f"{name} stats"] = tensor.stats(mode=ModeKeys.TRAIN).to_pylist()
     for statistic in ("abs_mean", "zero_percent", "std"):
-        for name, each in trial.overviews(NAMES, statistic).items():
-            found[f"{name} {statistic}"] = [each.last, each.values(), each.steps.tolist(), each.modes]
+        for name, overview in trial.overviews(NAMES, statistic).items():
+            of_rows = [overview.steps.tolist(), overview.modes]
+            found[f"{name} {statistic}"] = [overview.last, overview.values(), *of_rows]
     return found
 
 

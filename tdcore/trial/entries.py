@@ -1,0 +1,50 @@
+"""Entries: the combinations of name, kind, status and mode in one large index file. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.format.catalogue_details import Details
+
+__all__ = ["Entries"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Entries:
+    """The combinations of name, kind, status and mode in the rows of one large file, as codes.
+
+    first, end: The rows of the file in the index, end exclusive. plain, details: see Catalogue; the codes of
+    `dtype` are those of the dictionary of the index.
+    """
+
+    __slots__ = ("codes", "details", "dtype", "end", "first", "plain")
+
+    def __init__(
+        self,
+        first: int,
+        end: int,
+        codes: Mapping[str, npt.NDArray[np.int64]],
+        *,
+        plain: bool,
+        details: Details | None = None,
+        dtype: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self.plain = plain
+        self.first = first
+        self.end = end
+        self.codes = codes
+        self.details = details
+        self.dtype = dtype
+
+    def passing(self, tests: Mapping[str, Mask]) -> Mask:
+        """Mask of the entries that pass all tests; see RowStore.find."""
+        mask = np.ones(len(self.codes["name"]), dtype=np.bool_)
+        for name, test in tests.items():
+            if name in self.codes:
+                mask &= test[self.codes[name]]
+        return mask

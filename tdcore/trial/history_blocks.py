@@ -1,0 +1,163 @@
+"""Blocks of a history: one statistic of the rows of many tensors, in blocks of whole steps.
+
+If a step is plain (Catalogue.plain) and of one worker, each row of it is a merged row, so the columns are
+taken as they are. Threads: see Trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore.trial.merge_stats import merged_sources
+from tdcore.trial.statistics import DERIVED, derived_columns, merged_columns
+
+if TYPE_CHECKING:
+    from tdcore.trial.reader import Reader, Selection
+
+__all__ = ["HISTORY_STATISTICS", "merged_blocks", "plain_blocks", "plain_stretches"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_BLOCK_ROWS = 200_000
+_TEXTS = ("shape", "shard", "status", "reason")  # columns of merged statistics that a history does not need
+_FINITE = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
+# Statistic of a history -> the columns of merged statistics that it needs.
+HISTORY_STATISTICS: dict[str, tuple[str, ...]] = {
+    "mean": ("mean",),
+    "std": ("std",),
+    "min": ("min",),
+    "max": ("max",),
+    "l1": ("l1",),
+    "l2": ("l2",),
+    "abs_mean": ("l1", *_FINITE),
+    "abs_max": ("abs_max",),
+    "zero_percent": ("zero_count", "count"),
+    "nan_count": ("nan_count",),
+}
+
+
+def plain_stretches(reader: Reader, chosen: Mask) -> Mask:
+    """Mask of the chosen stretches of plain files, without steps that have several chosen stretches."""
+    stretches = reader.index.stretches
+    found = chosen & reader.index.plain_stretches
+    at = np.flatnonzero(chosen)
+    _, number, count = np.unique(stretches.column("step")[at], return_inverse=True, return_counts=True)
+    found[at[count[number] > 1]] = False
+    return found
+
+
+def plain_blocks(
+    reader: Reader, selection: Selection, stretches: Mask, statistic: str
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """One statistic of the rows of plain stretches, in the order of the files.
+
+    Yields:
+        Arrays with one element per row: name (code), stretch, value, and whether the value is known.
+    """
+    index = reader.index
+    columns = ["count", *HISTORY_STATISTICS[statistic]]
+    needed = [name for name in merged_sources(columns) if name not in _TEXTS]
+    rounded = [name for name in needed if name in ("mean", "m2")]
+    derived = [name for name in DERIVED if name in columns]
+    if not stretches.any():
+        return
+    for rows, codes, found in index.scan(selection.tests, stretches, ["name"], needed):
+        table = pa.table(found)
+        if rounded:  # as for several workers, with the rounding of a merge
+            every, whole = np.arange(len(rows)), np.ones(len(rows), dtype=np.bool_)
+            for name, (numbers, null) in merged_columns(table, every, whole, rounded).items():
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, name, pa.array(numbers, mask=null))
+        for name, array in derived_columns(derived, table).items():
+            table = table.append_column(name, array)
+        yield {
+            "name": codes["name"],
+            "stretch": index.stretches.of(rows).astype(np.int32),
+            "value": _values(table, statistic),
+            "known": np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_),
+        }
+
+
+def merged_blocks(
+    reader: Reader, selection: Selection, stretches: Mask, statistic: str
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """One statistic of the merged rows of some stretches, by global step.
+
+    Yields:
+        Arrays with one element per merged row: name (code), mode (code), step, mode_step, value, known.
+    """
+    for rows in _blocks(reader, selection, stretches):
+        yield _block(reader, rows, statistic)
+
+
+def _blocks(reader: Reader, selection: Selection, mask: Mask) -> Iterator[Ints]:
+    """Rows of the selection in some of its stretches, in blocks of whole steps, by global step."""
+    index, stretches = reader.index, reader.index.stretches
+    chosen = np.flatnonzero(mask)
+    order = np.argsort(stretches.column("step")[chosen], kind="stable")
+    chosen = chosen[order]
+    steps, sizes = stretches.column("step")[chosen], stretches.lengths[chosen]
+    of_block = (np.cumsum(sizes) - 1) // _BLOCK_ROWS
+    new_step = np.diff(steps, prepend=steps[:1] - 1) != 0
+    starts = [0]
+    for at in np.flatnonzero(new_step[1:]) + 1:
+        if of_block[at] != of_block[starts[-1]]:
+            starts.append(int(at))
+    for begin, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
+        mask = np.zeros(len(stretches), dtype=np.bool_)
+        mask[chosen[begin:end]] = True
+        rows = reader.meant(index.find(selection.tests, mask), selection)
+        if len(rows):
+            yield rows
+
+
+def _block(reader: Reader, rows: Ints, statistic: str) -> dict[str, npt.NDArray[Any]]:
+    """Identification and statistic of the merged rows of one block, in order; see blocks_of."""
+    needed = HISTORY_STATISTICS[statistic]
+    names = dict.fromkeys(("name", "step", "mode", "mode_step", "count", *needed))
+    table = reader.merged(rows, list(names))
+    known = np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_)
+    return {
+        "name": _codes(reader, "name", table),
+        "mode": _codes(reader, "mode", table).astype(np.int8),
+        "step": np.asarray(table.column("step").to_numpy()),
+        "mode_step": np.asarray(table.column("mode_step").to_numpy()),
+        "value": _values(table, statistic),
+        "known": known,
+    }
+
+
+def _codes(reader: Reader, name: str, table: pa.Table) -> npt.NDArray[np.int32]:
+    """A text column as codes of the dictionary of the index."""
+    column = table.column(name).unify_dictionaries()
+    parts = [np.empty(0, dtype=np.int32)]
+    for chunk in column.chunks:
+        codes = reader.index.dictionaries[name].codes(chunk.dictionary.to_pylist()).astype(np.int32)
+        parts.append(codes[chunk.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts)
+
+
+def _values(table: pa.Table, statistic: str) -> Floats:
+    """The statistic of each row; any number without statistics."""
+
+    def floats(name: str) -> Floats:
+        column = table.column(name).cast(pa.float64(), safe=False).fill_null(0.0)
+        return np.asarray(column.to_numpy(), dtype=np.float64)
+
+    with np.errstate(all="ignore"):
+        if statistic == "abs_mean":
+            count, *others = (floats(name) for name in _FINITE)
+            finite = count - others[0] - (others[1] + others[2])
+            return np.where(finite != 0, floats("l1") / finite, math.nan)
+        if statistic == "zero_percent":
+            count = floats("count")
+            return np.where(count != 0, 100 * floats("zero_count") / count, math.nan)
+    return floats(statistic)
