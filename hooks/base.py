@@ -291,6 +291,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
             self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
         if plan is not None:
             self._unmarked = True
+            if self._clock.saving == 2:
+                self._recorder.first_spent_ns = self._recorder.spent_ns
             if self._epoch is not None:
                 self._save("epoch", self._record_epoch, self._epoch)
         return plan

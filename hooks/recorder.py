@@ -31,13 +31,15 @@ class Recorder:
         localize: Replaces tensors that are sharded over workers by the worker's own shards; None if the
             framework has no such tensors.
         spent_ns: Time of training threads inside the hook in steps that save.
+        first_spent_ns: The same at the start of the second saved step; 0 before.
     """
 
-    __slots__ = ("_product", "localize", "native", "now", "spent_ns")
+    __slots__ = ("_product", "first_spent_ns", "localize", "native", "now", "spent_ns")
 
     def __init__(self, ring: Any, now: CurrentStep, product: Product) -> None:
         self.now = now
         self.spent_ns = 0  # parts of the hook add to it
+        self.first_spent_ns = 0
         self.native: Callable[..., int] = ring.capture
         self.localize: Localize | None = None
         self._product = product

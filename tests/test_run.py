@@ -263,8 +263,8 @@ def test_the_command_ends_with_what_was_recorded_its_cost_and_what_to_type_next(
     assert recorded.startswith(f"tdcore run: recorded 3 saved steps, {rows} rows, ")
     assert re.search(r", [0-9.]+ [KM]B in runs/plain$", recorded)
     assert re.fullmatch(
-        r"tdcore run: capture took [0-9.,]+ ms of the training's time, [0-9.,]+ ms per saved step; "
-        "nothing was dropped",
+        r"tdcore run: capture took [0-9.,]+ ms of the training's time, [0-9.,]+ ms for the first saved step "
+        r"and [0-9.,]+ ms for each further one; nothing was dropped",
         cost,
     )
     assert following == "tdcore run: next: tdcore rules run runs/plain, or tdcore show runs/plain"

@@ -217,7 +217,9 @@ class PoorWeightInitialization:
         for finding in found:
             if learns and not float(finding.numbers.get("ratio", 0.0)) > self.extreme:
                 if progress is None:
-                    window.missing("no losses were saved, so it is unknown whether the training learns", 1)
+                    window.missing(
+                        "fewer than two losses were saved, so it is unknown whether the training learns", 1
+                    )
                 continue
             yield self._with_progress(finding, progress, len(opening.steps))
 

@@ -51,12 +51,19 @@ class RunSummary:
         what = f"{how_many(self._clock.saving, 'saved step')}, {how_many(rows, 'row')}"
         yield f"recorded {what}{_size(self._place, self._attempt)} in {self._shown()}{attempt}"
         if self._clock.saving:
-            spent = self._recorder.spent_ns / 1e6
-            each = f"{spent / self._clock.saving:,.2f} ms per saved step"
             dropped = {reason: drop.tensors for reason, drop in drops.items()}
-            yield f"capture took {spent:,.1f} ms of the training's time, {each}; {_dropped(dropped)}"
+            yield f"capture took {self._cost()}; {_dropped(dropped)}"
         place = shlex.quote(self._shown())
         yield f"next: tdcore rules run {place}, or tdcore show {place}"
+
+    def _cost(self) -> str:
+        """The time in the hook; that of the first saved step includes the search for optimizers."""
+        spent, first = self._recorder.spent_ns / 1e6, self._recorder.first_spent_ns / 1e6
+        text = f"{spent:,.1f} ms of the training's time"
+        if not first:
+            return text
+        later = (spent - first) / (self._clock.saving - 1)
+        return f"{text}, {first:,.1f} ms for the first saved step and {later:,.2f} ms for each further one"
 
     def _shown(self) -> str:
         if is_remote(self._place):

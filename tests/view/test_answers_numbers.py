@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdcore.modes import ModeKeys
+from tdcore.rules.trace import Trace
 from tdcore.trial import create_trial
 from tdcore.view.answers import OpenRun, answer
+from tests.rules.system_samples import write_step_times
 from tests.trial.writer import RunWriter
 from tests.view.contract import check, unpacked
 from tests.view.some_runs import opened
@@ -227,6 +229,21 @@ def test_losses_of_all_modes_have_their_own_steps_and_global_steps(healthy: Open
         "capture_seconds": 5e-9, "training_seconds": None, "captured_tensors": 3, "captured_bytes": 0,
         "payload_bytes": 0, "rows": 1,
     }  # fmt: skip
+
+
+def test_the_cost_of_capture_is_the_time_of_the_hook_in_all_steps(tmp_path: Path) -> None:
+    trace = Trace()
+    run = RunWriter(tmp_path)
+    for step in range(4):
+        run.add("w", np.ones(2, np.float32), step=step)
+        trace.add_step_time(step, forward=6, backward=2, capture=1 + step)
+    run.flush()
+    write_step_times(tmp_path, trace)
+    run.end(totals={"capture_ns": 5})  # without the rest of the hook
+    with opened(tmp_path) as found:
+        cost = answer(found, "overview", {})["cost"]
+    assert cost["capture_seconds"] == pytest.approx(0.01)
+    assert cost["training_seconds"] == pytest.approx(0.032)
 
 
 def test_the_confusion_matrix_counts_the_saved_pairs(healthy: OpenRun) -> None:

@@ -19,6 +19,8 @@ from tdcore.view.answers.runs import run_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from tdcore.view.answers.opened import OpenRun
     from tdcore.view.answers.parameters import Parameters
 
@@ -129,7 +131,10 @@ def _is_number(value: object) -> bool:
 
 
 def _cost(run: OpenRun) -> dict[str, Any] | None:
-    """`Cost` of the contract, from the end files of all workers and attempts."""
+    """`Cost` of the contract, from the end files and the times of steps of all workers and attempts.
+
+    The end files have only the time of captures, and no other time of the hook.
+    """
     totals: Counter[str] = Counter()
     for end in run.trial.ends().values():
         found = end.document.get("totals")
@@ -138,11 +143,16 @@ def _cost(run: OpenRun) -> dict[str, Any] | None:
     if not totals:
         return None
     times = run.trial.steps_time(intervals=True)
+    timed = times.num_rows > 0
     return {
-        "capture_seconds": totals["capture_ns"] / 1e9,
-        "training_seconds": float(numbers(times, "duration_ns").sum()) / 1e9 if times.num_rows else None,
+        "capture_seconds": _seconds(times, "capture_ns") if timed else totals["capture_ns"] / 1e9,
+        "training_seconds": _seconds(times, "duration_ns") if timed else None,
         "captured_tensors": totals["captured_tensors"],
         "captured_bytes": totals["captured_bytes"],
         "payload_bytes": totals["payload_bytes"],
         "rows": totals["rows"],
     }
+
+
+def _seconds(times: pa.Table, name: str) -> float:
+    return float(numbers(times, name).sum()) / 1e9

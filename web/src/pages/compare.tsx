@@ -12,7 +12,6 @@ import { format } from "../route.ts";
 import { type App, setParameters, useAnswer, useApp } from "../state.ts";
 import { ink, seriesColor } from "../theme.ts";
 import { rangeOf, setRange } from "./layers.tsx";
-import { sentence } from "./ranks.tsx";
 
 const MOST_RUNS = 8;
 
@@ -158,7 +157,7 @@ function Content({ data }: { readonly data: Answer }) {
               <a href={format({ page: "overview", parameters: { run: each.run } })}>
                 {names.get(each.run) ?? each.run}
               </a>
-              : {sentence(each.text)}
+              : {each.text}
             </p>
           ))}
         </Panel>
