@@ -1,13 +1,15 @@
 """Writes tests/data/smdebug_<kind>: small recordings of smdebug 1.0.34, and what smdebug's own trial reads.
 
     .venvs/smdebug/bin/python tests/compat/make_recordings.py pytorch
+    .venvs/smdebug/bin/python tests/compat/make_recordings.py scripts
     .venvs/smdebug-xgboost/bin/python tests/compat/make_recordings.py xgboost
+    .venvs/smdebug-xgboost/bin/python tests/compat/make_recordings.py scripts_xgboost
     .venvs/smdebug-keras/bin/python tests/compat/make_recordings.py keras
 
 `python3 scripts/make_peers.py` creates the environments. A recording is kept: the script never writes one
 again. smdebug_<kind>.json has the names, steps, modes, workers, collections and reductions that smdebug's
 trial returns, and smdebug_<kind>.npz the values, by "<name>|<step>|<worker>". tests/compat compares tdcore
-with them.
+with them. smdebug_scripts.json and smdebug_scripts_xgboost.json have the reports of tests/scripts/older_*.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import json
 import logging
 import multiprocessing
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +161,43 @@ def record_keras(out: str) -> None:
     hook.close()
 
 
+def report(script: str, *arguments: str, **environment: str) -> Any:
+    """Run a script of tests/scripts; return the report that it prints, or None."""
+    run = subprocess.run(
+        [sys.executable, str(FOLDER.parent / "scripts" / script), *arguments],
+        env=os.environ | environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return json.loads(run.stdout.partition("REPORT ")[2] or "null")
+
+
+def scripts(folder: str) -> dict[str, Any]:
+    """Return the reports of the scripts for PyTorch, for each way to configure the hook."""
+    report("older_pytorch.py", "--out_dir", f"{folder}/arguments")
+    configuration = Path(folder) / "hook.json"
+    configuration.write_text(json.dumps(hook_configuration(f"{folder}/configuration")))
+    report("older_pytorch.py", SMDEBUG_CONFIG_FILE_PATH=str(configuration))
+    return {each: report("older_analysis.py", f"{folder}/{each}") for each in ("arguments", "configuration")}
+
+
+def hook_configuration(out: str) -> dict[str, Any]:
+    """Return the JSON configuration of a hook, as SageMaker writes it."""
+    return {
+        "S3OutputPath": "s3://bucket/prefix",
+        "LocalPath": out,
+        "HookParameters": {"save_interval": "3"},
+        "CollectionConfigurations": [{"CollectionName": name} for name in ("gradients", "weights", "losses")],
+    }
+
+
+def scripts_xgboost(folder: str) -> dict[str, Any]:
+    """Return the report of the script for XGBoost."""
+    return {"xgboost": report("older_xgboost.py", "--out_dir", f"{folder}/run")}
+
+
+REPORTS = {"scripts": scripts, "scripts_xgboost": scripts_xgboost}
 RECORDERS: dict[str, Callable[[str], None]] = {
     "pytorch": record_pytorch,
     "xgboost": record_xgboost,
@@ -213,14 +254,18 @@ def describe(out: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def main() -> int:
     kind = sys.argv[1]
-    out = FOLDER / f"smdebug_{kind}"
-    if out.exists():
-        print(f"{out} exists: a kept recording is never written again", file=sys.stderr)
+    out, description = FOLDER / f"smdebug_{kind}", FOLDER / f"smdebug_{kind}.json"
+    if out.exists() or description.exists():
+        print(f"{description} exists: a kept recording is never written again", file=sys.stderr)
         return 1
+    if kind in REPORTS:
+        with tempfile.TemporaryDirectory() as folder:
+            description.write_text(json.dumps(REPORTS[kind](folder), indent=1, sort_keys=True) + "\n")
+        return 0
     logging.disable(logging.CRITICAL)
     RECORDERS[kind](str(out))
     document, values = describe(str(out))
-    (FOLDER / f"smdebug_{kind}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    description.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     np.savez_compressed(FOLDER / f"smdebug_{kind}.npz", **values)
     return 0
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,4 +240,17 @@ def test_segments_of_a_converted_run_are_safetensors_files(tmp_path: Path) -> No
     assert (
         load_file(file)["train-logloss@2"].tobytes()
         == expected("xgboost").values["train-logloss|2|worker_0"].tobytes()
+    )
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder("pytorch"), tmp_path / "old" / "recording")
+    page = (Path(__file__).parents[2] / "docs" / "moving.md").read_text()
+    (code,) = [each for each in page.split("```") if "open_smdebug(" in each]
+    names: dict[str, Any] = {}
+    exec(code.removeprefix("python\n"), names)
+    assert (
+        list(names["losses"]["CrossEntropyLoss_output_0"])
+        == names["run"].tensor("CrossEntropyLoss_output_0").steps()
     )
