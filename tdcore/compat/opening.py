@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import Any
 
 from tdcore.compat.place import recorded_run
+from tdcore.errors import ConfigError
+from tdcore.sinks import place_text, shown_place
 from tdcore.trial.trial import Trial
 from tdcore.trial.trial_factory import create_trial
 
@@ -24,7 +27,13 @@ def open_smdebug(path: str | os.PathLike[str], name: str | None = None, **option
     Raises:
         RunNotFound: There is no recording.
         RunCorrupt: A file of the recording is damaged.
-        ConfigError, SinkError: See tdcore.create_trial.
+        ConfigError: The place also contains a run.
+        SinkError: See tdcore.create_trial.
     """
-    recorded_run(path).close()
+    with closing(recorded_run(path)) as recorded:
+        if recorded.has_run():
+            raise ConfigError(
+                f"{shown_place(place_text(path))} contains a recording of smdebug and a run of tdcore, which "
+                "create_trial opens; read the recording with `tdcore convert OLD NEW`"
+            )
     return create_trial(path, name, **options)

@@ -26,8 +26,8 @@ def recorded_run(path: str | os.PathLike[str]) -> RecordedRun:
     if not is_recording(sink):
         sink.close()
         raise RunNotFound(
-            f"{shown_place(url)} is not a recording of smdebug: it has no files in collections/ or index/ "
-            "with the names of smdebug; tdcore.create_trial opens runs of tdcore"
+            f"{shown_place(url)} is not a recording of smdebug: it has no file such as "
+            "collections/000000000/worker_0_collections.json; tdcore.create_trial opens runs of tdcore"
         )
     return RecordedRun(sink)
 

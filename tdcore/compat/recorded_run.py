@@ -165,6 +165,10 @@ class RecordedRun:
             self._run_id = digest.hexdigest()[:32]
         return self._run_id
 
+    def has_run(self) -> bool:
+        """Whether the place of the recording also has a run of tdcore."""
+        return layout.RUN_KEY in self._inner.list(layout.RUN_KEY)
+
     def members(self, worker: str) -> Mapping[str, Sequence[str]]:
         """Names of tensors by collection, as the worker has recorded them."""
         entries = self._entries()

@@ -81,10 +81,8 @@ class Record:
 
 
 def is_recording(sink: Sink) -> bool:
-    """Whether the place has files of a recording of smdebug."""
-    return any(map(collections_worker, sink.list(f"{COLLECTIONS_FOLDER}/"))) or any(
-        map(parse_step_key, sink.list(f"{INDEX_FOLDER}/"))
-    )
+    """Whether the place has collections as smdebug writes them."""
+    return any(map(collections_worker, sink.list(f"{COLLECTIONS_FOLDER}/")))
 
 
 class Recording:

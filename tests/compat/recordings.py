@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tests.trial.writer import crc32c
 
 FOLDER = Path(__file__).resolve().parents[1] / "data"
 KINDS = ("keras", "pytorch", "xgboost")
@@ -38,3 +41,14 @@ def split(key: str) -> tuple[str, int, str]:
     """Name, step and worker of a key."""
     name, step, worker = key.rsplit("|", 2)
     return name, int(step), worker
+
+
+def masked(data: bytes) -> int:
+    crc = crc32c(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(message: bytes) -> bytes:
+    """A record with both checksums."""
+    length = struct.pack("<Q", len(message))
+    return length + struct.pack("<I", masked(length)) + message + struct.pack("<I", masked(message))

@@ -22,25 +22,12 @@ from hypothesis import strategies as st
 import tdcore as td
 from tdcore.compat import convert, open_smdebug
 from tdcore.errors import RunCorrupt, TdcoreError
-from tests.compat.recordings import expected, folder, split
+from tests.compat.recordings import expected, folder, frame, split
 from tests.test_fuzz_run import attempt, copied, files_of, little_memory
-from tests.trial.writer import crc32c
 
 _SETTINGS = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-_MASK = 0xA282EAD8
-
-
-def masked(data: bytes) -> int:
-    crc = crc32c(data)
-    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
-
-
-def frame(message: bytes) -> bytes:
-    """A record with both checksums."""
-    length = struct.pack("<Q", len(message))
-    return length + struct.pack("<I", masked(length)) + message + struct.pack("<I", masked(message))
 
 
 def messages(data: bytes) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,8 @@ import tdcore.smd as smd
 from tdcore.compat import convert, open_smdebug
 from tdcore.errors import ConfigError, RunNotFound, SinkError, TensorUnavailableForStep
 from tdcore.rules import AllZero, ExplodingTensor, run
-from tests.compat.recordings import KINDS, Expected, expected, folder, split
+from tests.compat.recordings import KINDS, Expected, expected, folder, frame, split
+from tests.trial.writer import RunWriter
 
 Open = Callable[[str], td.Trial]
 
@@ -208,6 +210,58 @@ def test_a_place_without_a_recording_is_not_found(tmp_path: Path) -> None:
         open_smdebug(tmp_path)
     with pytest.raises(RunNotFound, match="does not exist"):
         td.create_trial(tmp_path / "missing")
+
+
+def test_a_place_with_a_recording_and_a_run_is_not_guessed(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder("keras"), copy)
+    RunWriter(copy).end()
+    with pytest.raises(ConfigError, match="a recording of smdebug and a run"):
+        open_smdebug(copy)
+    convert(copy, tmp_path / "new")
+    assert td.create_trial(tmp_path / "new").steps() == [0, 2, 4]
+
+
+def test_a_step_without_tensors_has_no_rows(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder("keras"), copy)
+    for path in (copy / "index" / "000000000").iterdir():
+        document = json.loads(path.read_text()) | {"tensor_payload": [], "shape_payload": []}
+        path.write_text(json.dumps(document))
+    convert(copy, tmp_path / "new")
+    for trial in (open_smdebug(copy), td.create_trial(tmp_path / "new")):
+        assert (trial.tensor_names(), trial.steps(), trial.status) == ([], [], "ended")
+
+
+def test_steps_of_several_index_files_are_read_in_order(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder("keras"), copy)
+    for step in range(6, 300, 2):
+        add_step(copy, step)
+    trial = open_smdebug(copy)
+    assert trial.steps() == [0, 2, 4, *range(6, 300, 2)]
+    assert trial.tensor("loss").value(298).tobytes() == trial.tensor("loss").value(2).tobytes()
+    convert(copy, tmp_path / "new")
+    assert td.create_trial(tmp_path / "new").stats().equals(trial.stats())
+
+
+def add_step(root: Path, step: int) -> None:
+    """Copy step 2 of a recording to another step below 256 + 128, without checksums of messages."""
+    old, new = f"{2:012d}", f"{step:012d}"
+    (root / "events" / new).mkdir()
+    number = bytes([0x10, step]) if step < 128 else bytes([0x10, step % 128 | 128, step // 128])
+    records, places = b"", []
+    index = json.loads((root / f"index/000000000/{old}_worker_0.json").read_text())
+    data = (root / f"events/{old}/{old}_worker_0.tfevents").read_bytes()
+    for place in index["tensor_payload"]:
+        record = data[place["start_idx"] : place["start_idx"] + place["length"]]
+        message = record[12:-4].replace(b"\x10\x02*", number + b"*", 1)
+        places.append({**place, "start_idx": len(records), "length": len(message) + 16})
+        records += frame(message)
+    (root / f"events/{new}/{new}_worker_0.tfevents").write_bytes(records)
+    index["tensor_payload"] = places
+    index["meta"] |= {"event_file_name": f"events/{new}/{new}_worker_0.tfevents", "mode_step": step}
+    (root / f"index/000000000/{new}_worker_0.json").write_text(json.dumps(index))
 
 
 def test_convert_refuses_a_place_with_files_and_a_place_inside_the_recording(tmp_path: Path) -> None:
