@@ -23,7 +23,7 @@ LAYERS = (
     ("config",),
     ("sinks",),
     ("flusher", "trial"),
-    ("actions", "collection", "maintenance", "session", "stats", "testing"),
+    ("actions", "collection", "compat", "maintenance", "session", "stats", "testing"),
     ("analysis", "timeline"),
     ("rules",),
     ("hooks",),
@@ -42,7 +42,10 @@ APART = {("session", "trial"), ("hooks", "trial")}
 FOR_TYPES = {("actions", "rules")}
 
 # (importing file, imported file): a property of a public class that imports its package at its first use.
-ACCESSORS = {("tdcore.trial.trial", "tdcore.plot")}
+ACCESSORS = {
+    ("tdcore.trial.trial", "tdcore.plot"),
+    ("tdcore.trial.run_location", "tdcore.compat.place"),  # a recording of smdebug, read as a run
+}
 
 # Files that may import the package itself, whose names are from all layers: the demo is written like a user's
 # script, and processes get the folder of the package.

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tdcore.cli import (
+    convert,
     diagnose,
     doctor,
     ls,
@@ -58,6 +59,7 @@ app.add_typer(rules.app, name="rules")
 app.command("rm", epilog=rm.EXIT_CODES)(rm.command)
 app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command("merge", epilog=merge.EXIT_CODES)(merge.command)
+app.command("convert", epilog=convert.EXIT_CODES)(convert.command)
 app.command(
     "doctor",
     epilog="Exit codes: 0 capture works here. 3 capture does not work here.",

@@ -57,7 +57,7 @@ VARIABLES = (
     Variable("TDCORE_SPOOL", "a folder", "`$XDG_STATE_HOME/tdcore/spool`, else `~/.local/state/tdcore/spool`",
              "folder of the spools: data that a bucket has not accepted yet"),
     Variable("TDCORE_CACHE", "a folder", "`$XDG_CACHE_HOME/tdcore`, else `~/.cache/tdcore`",
-             "copies of index files of buckets, compiled GPU kernels"),
+             "copies of index files of buckets, index files of recordings of smdebug, compiled GPU kernels"),
     Variable("TDCORE_SIMD", "`portable`, `avx2`, `avx512`", "the highest that the CPU supports",
              "the highest instruction set that statistics use"),
     Variable("TDCORE_CUDA_KERNELS", "`fatbin`, `nvrtc`", "`fatbin` if usable, else `nvrtc`",

@@ -24,6 +24,7 @@ from tdcore.modes import ModeKeys
 __all__ = [
     "IO_ERROR",
     "IndexWriter",
+    "NameTable",
     "RingNameTable",
     "Rows",
     "build_table",
@@ -81,15 +82,22 @@ _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
 _FLOATS = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max")
 
 
-class RingNameTable:
-    """Names by id, read from the ring when the trainer adds them. Threads: one."""
+class NameTable:
+    """Names by id, with the kind, origin and shard of each. Threads: one."""
 
-    def __init__(self, consumer: _core.Consumer) -> None:
-        self._consumer = consumer
+    def __init__(self) -> None:
         self.names: list[str] = []
         self.kinds: list[str] = []
         self.origins: list[str | None] = []
         self.shards: list[ShardPosition | None] = []
+
+
+class RingNameTable(NameTable):
+    """Names by id, read from the ring when the trainer adds them. Threads: one."""
+
+    def __init__(self, consumer: _core.Consumer) -> None:
+        super().__init__()
+        self._consumer = consumer
 
     def refresh(self) -> None:
         """Read the names that the trainer has added since the last call."""
@@ -165,7 +173,7 @@ def summarise(
 
 
 def build_table(
-    rows: Rows, names: RingNameTable, *, worker: str, attempt: int, segment: str | None, lost: bool = False
+    rows: Rows, names: NameTable, *, worker: str, attempt: int, segment: str | None, lost: bool = False
 ) -> pa.Table:
     """The rows of the index for `rows`. segment: file with their payloads; None if payloads are not saved.
 
@@ -241,7 +249,7 @@ class IndexWriter:
 
 def encode_index(
     rows: Rows,
-    names: RingNameTable,
+    names: NameTable,
     summary: IndexSummary,
     *,
     worker: str,
@@ -328,7 +336,7 @@ def _shapes(rows: Rows) -> pa.Array:
     return _lists(shape[inside], ndim, (rows["dtype"] != _UNKNOWN_DTYPE) | (ndim > 0))
 
 
-def _name_columns(rows: Rows, names: RingNameTable) -> dict[str, pa.Array]:
+def _name_columns(rows: Rows, names: NameTable) -> dict[str, pa.Array]:
     used, inverse = np.unique(rows["name"], return_inverse=True)
     known = [int(code) if code < len(names.names) else None for code in used]
     indices = inverse.astype(np.int32)

@@ -8,9 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from tdcore.format.layout import RUN_KEY
+from tdcore.format.smdebug import COLLECTIONS_FOLDER, INDEX_FOLDER
 from tdcore.sinks import Sink, is_remote, local_path, open_sink, place_text, shown_place
 
-__all__ = ["RunLocation", "open_location", "poll_interval"]
+__all__ = ["RunLocation", "is_recording_folder", "open_location", "poll_interval"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +43,27 @@ def poll_interval(root: Path | None, *, near: float) -> timedelta:
 
 
 def open_location(place: str | os.PathLike[str]) -> RunLocation:
-    """Open a path or URL. Nothing is read yet.
+    """Open a path or URL. A folder is checked for a recording of smdebug; nothing else is read yet.
 
     Raises UnsupportedFeature for an unknown URL scheme, ConfigError for an invalid URL.
     """
     url = place_text(place)
     if not is_remote(url):
         root = Path(local_path(url))
-        return RunLocation(url=url, shown=url, sink=open_sink(url), root=root)
+        if not is_recording_folder(root):
+            return RunLocation(url=url, shown=url, sink=open_sink(url), root=root)
+    from tdcore.compat.place import RunOrRecording
     from tdcore.sinks.cache import CachedSink
 
     shown = shown_place(url)
     endpoint = parse_qs(url.partition("?")[2]).get("endpoint_url", [""])[0]
+    place = f"{shown} {endpoint}" if is_remote(url) else os.path.abspath(local_path(url))
     return RunLocation(
-        url=url, shown=shown, sink=CachedSink(open_sink(url), f"{shown} {endpoint}"), root=None
+        url=url, shown=shown, sink=CachedSink(RunOrRecording(open_sink(url)), place), root=None
     )
+
+
+def is_recording_folder(folder: Path) -> bool:
+    """Whether a folder has the folders of a recording of smdebug, and no run.json."""
+    has_parts = all(os.path.isdir(folder / part) for part in (COLLECTIONS_FOLDER, INDEX_FOLDER))
+    return has_parts and not os.path.lexists(folder / RUN_KEY)

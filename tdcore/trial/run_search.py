@@ -8,9 +8,11 @@ from pathlib import Path
 
 from tdcore.errors import SinkKeyError
 from tdcore.format.layout import RUN_KEY
+from tdcore.format.smdebug import recording_of
 from tdcore.sinks import is_remote, local_path, open_sink, place_text
+from tdcore.trial.run_location import is_recording_folder
 
-__all__ = ["runs_below"]
+__all__ = ["is_run_folder", "runs_below"]
 
 _DEPTH = 3  # levels below the place that are searched
 
@@ -26,14 +28,14 @@ def runs_below(place: str | os.PathLike[str]) -> list[str]:
 
 
 def _below_folder(folder: Path) -> list[str]:
-    if not folder.is_dir() or _is_run(folder):
+    if not folder.is_dir() or is_run_folder(folder):
         return []
     found: list[Path] = []
     level = [folder]
     for _ in range(_DEPTH):
         inside = [child for parent in level for child in _folders_in(parent)]
-        found += filter(_is_run, inside)
-        level = [child for child in inside if not _is_run(child)]
+        found += filter(is_run_folder, inside)
+        level = [child for child in inside if not is_run_folder(child)]
     return [str(place) for place in sorted(found)]
 
 
@@ -44,10 +46,12 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def _is_run(folder: Path) -> bool:
-    return os.path.lexists(
-        folder / RUN_KEY
-    )  # True for a link, which is rejected later; False without permission
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder has a run, or a recording of smdebug.
+
+    True for a run.json that is a link, which is rejected later; False without permission.
+    """
+    return os.path.lexists(folder / RUN_KEY) or is_recording_folder(folder)
 
 
 def _below_prefix(url: str) -> list[str]:
@@ -59,5 +63,10 @@ def _below_prefix(url: str) -> list[str]:
         except SinkKeyError:
             pass
         keys = sink.list("")
-    folders = sorted(key[: -len(RUN_KEY) - 1] for key in keys if key.endswith(f"/{RUN_KEY}"))
+    folders = sorted({folder for folder in map(_run_of, keys) if folder})
     return [f"{base.rstrip('/')}/{folder}{mark}{options}" for folder in folders if folder.count("/") < _DEPTH]
+
+
+def _run_of(key: str) -> str:
+    """The prefix of the run or recording that has a file with this key; "" for other files."""
+    return key[: -len(RUN_KEY) - 1] if key.endswith(f"/{RUN_KEY}") else recording_of(key)

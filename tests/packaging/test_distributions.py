@@ -43,7 +43,9 @@ def test_the_wheel_holds_hooks_rules_extension_and_types(made: Made) -> None:
     assert python_files("rules") <= names
     assert {"tdcore/py.typed", "tdcore/_core.pyi"} <= names
     assert any(name.startswith("tdcore/_core.") and name.endswith(".so") for name in names)
-    assert not any(name.split("/")[0] in {"hooks", "rules", "tests", "benchmarks"} for name in names)
+    assert not any(
+        name.split("/")[0] in {"hooks", "rules", "tests", "benchmarks", "smdebug", "compat"} for name in names
+    )
 
 
 def test_the_wheel_has_no_simulated_device(made: Made) -> None:

@@ -11,11 +11,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdcore.compat.place import RunOrRecording
 from tdcore.errors import RunNotFound, SinkKeyError
 from tdcore.format.layout import RUN_KEY
 from tdcore.sinks import is_remote, local_path, open_sink, shown_place
 from tdcore.text.quoting import quoted
-from tdcore.trial.run_search import runs_below
+from tdcore.trial.run_search import is_run_folder, runs_below
 from tdcore.view.answers.names import id_of
 
 __all__ = ["ListedRun", "RunList"]
@@ -73,8 +74,8 @@ class RunList:
 
     def _is_run(self) -> bool:
         if not self.remote:
-            return os.path.lexists(os.path.join(self.place, RUN_KEY))
-        with closing(open_sink(self.place)) as sink, suppress(SinkKeyError):
+            return is_run_folder(Path(self.place))
+        with closing(RunOrRecording(open_sink(self.place))) as sink, suppress(SinkKeyError):
             sink.get(RUN_KEY)
             return True
         return False

@@ -1,0 +1,7 @@
+"""smdebug.core.collection."""
+
+from __future__ import annotations
+
+from tdcore.smd import Collection, CollectionKeys
+
+__all__ = ["Collection", "CollectionKeys"]

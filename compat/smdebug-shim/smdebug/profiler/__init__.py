@@ -1,0 +1,1 @@
+"""smdebug.profiler. tdcore profiles with its own names (docs/profile.md of tdcore)."""

@@ -1,0 +1,7 @@
+"""smdebug.rules.rule."""
+
+from __future__ import annotations
+
+from tdcore.smd import Rule
+
+__all__ = ["Rule"]
