@@ -51,9 +51,7 @@ class AccuracyBelow:
         for row in rows[values[rows] < self.limit].tolist():
             numbers = {"accuracy": float(values[row]), "limit": self.limit}
             why = f"the accuracy is {values[row]:.3f}, below {self.limit:g}"
-            yield window.finding(
-                self, row, numbers=numbers, why=why, do="keep the network of the round before"
-            )
+            yield window.finding(self, row, numbers=numbers, why=why, do="use the network before it")
 
 
 class Net(nn.Module):
