@@ -33,10 +33,11 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="search for a simpler loop that also fails")
     parser.add_argument("--ranks", type=int, default=0, help="number of processes of DistributedDataParallel")
     arguments = parser.parse_args()
-    numbers: Sequence[int] = range(arguments.first, arguments.first + arguments.loops)
+    end = arguments.first + arguments.loops
+    numbers: Sequence[int] = range(arguments.first, end)
     if arguments.covering:
         draw = loop_for_ranks if arguments.ranks else random_loop
-        cases = [pairs(values_of(draw(arguments.seed, number))) for number in range(numbers.stop)]
+        cases = [pairs(values_of(draw(arguments.seed, number))) for number in range(end)]
         numbers = covering(cases, first=arguments.first, times=arguments.times)
     if arguments.ranks:
         summary = many_with_ranks(arguments.seed, numbers, arguments.ranks)

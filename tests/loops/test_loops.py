@@ -1,7 +1,7 @@
 """Generated training loops: a hook records exactly the rows of the rule, and changes no bit of the training.
 
-The quick tier runs a few hundred loops. TDCORE_FULL=1 runs 5,000; `python -m tests.loops` runs any number and
-prints a line that reproduces each failing loop.
+These tests run the first 120 loops, and stage loops of .ci/run the following ones. TDCORE_FULL=1 runs 5,000;
+`python -m tests.loops` runs any number and prints a line that reproduces each failing loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.loops.generator import Loop, loops, random_loop
 from tests.loops.runner import Summary, summarize
 
-_PARTS, _LOOPS_PER_PART = 8, 30
+_PARTS, _LOOPS_PER_PART = 4, 30
 _FULL = os.environ.get("TDCORE_FULL") == "1"
 _full_only = pytest.mark.skipif(not _FULL, reason="runs for a quarter of an hour; set TDCORE_FULL=1")
 _PRINTED = 5  # failing loops in a message
