@@ -39,7 +39,9 @@ def close_hooks_at_exit() -> None:
     )  # the exception that ended the program
     for hook in list(LIVE_HOOKS):
         if error is not None:
-            hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+            text = str(error)  # "" for KeyboardInterrupt
+            text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            hook._notes["exception"] = text[:_LONGEST_ERROR]
         hook._end_capture()
     profiles = {hook._profiles: hook._close_timeout.total_seconds() for hook in list(LIVE_HOOKS)}
     for each in ending_profiles():

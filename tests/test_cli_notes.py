@@ -44,3 +44,13 @@ def test_ls_tells_what_was_noted_and_cuts_long_lists(tdcore: Command, tmp_path: 
     found = tdcore("ls", tmp_path, "--json").json
     assert found["notes"]["never_called"] == notes["never_called"]
     assert found["attempts"][0]["exception"] == notes["exception"]
+
+
+def test_ls_of_a_run_without_rows_has_the_reason(tdcore: Command, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    run.end()
+    notes = {"collections": {}, "not_recorded": ["no step was saved: save_config selects no step"]}
+    run.put("collections.json", {"format": 1, "attempts": {"0": notes}})
+    lines = tdcore("ls", tmp_path).out.splitlines()
+    assert lines[1].startswith("no steps saved; modes -")
+    assert "not recorded: no step was saved: save_config selects no step" in lines

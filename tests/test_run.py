@@ -229,6 +229,20 @@ def test_a_training_that_is_asked_to_stop_ends_with_a_line_and_1(tmp_path: Path)
     assert "that is enough" in noted
 
 
+@pytest.mark.full
+def test_an_exception_without_a_message_is_noted_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(2, 4)).sum().backward()\n"
+        "optimizer.step()\n"
+        "raise KeyboardInterrupt\n"
+    )
+    python("-m", "tdcore.run", "-q", "interrupted.py", cwd=tmp_path)
+    assert td.create_trial(str(tmp_path / "runs" / "interrupted")).notes()["exception"] == "KeyboardInterrupt"
+
+
 def test_a_script_that_asks_for_its_hook_gets_that_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +57,7 @@ def print_diagnosis(run: str, diagnosis: Diagnosis) -> None:
         for rule, findings in diagnosis.unexplained.items():
             out.print(
                 f"  {shown(rule)} has {findings:,} finding{'s' * (findings > 1)}: "
-                f"tdcore rules run {where} -r {rule}",
+                f"tdcore rules run {shown(shlex.quote(run))} -r {rule}",
                 soft_wrap=True,
             )
         return

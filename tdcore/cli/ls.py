@@ -230,11 +230,12 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     from tdcore.trial.run_notes import note_lines  # imports tdcore.trial and pyarrow
 
     out = console()
-    steps = spans_text(run["mode_steps"]) or "none saved"
+    spans = spans_text(run["mode_steps"])
+    steps = f"steps {spans}" if spans else "no steps"
     if len(run["mode_steps"]) > 1:
         steps += f", global {run['first_step']}..{run['last_step']}"
     out.print(f"[bold]{shown(shown_place(run['run']))}[/]  {_status(run)}")
-    out.print(f"steps {steps} saved; modes {', '.join(run['modes']) or '-'}; {_workers_text(run['workers'])}")
+    out.print(f"{steps} saved; modes {', '.join(run['modes']) or '-'}; {_workers_text(run['workers'])}")
     out.print(
         f"{run['rows']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -180,7 +181,7 @@ def _print_next(trial: Trial, profiles: Sequence[Profile]) -> None:
         console().print(
             f"\nOpen a trace at {_PERFETTO}, which reads the file in the browser, without an upload. All "
             "workers, saved steps and metrics of the machine on one time axis:\n"
-            f"  tdcore trace {shown(shown_place(trial.path))} -o trace.json.gz"
+            f"  tdcore trace {shown(shlex.quote(trial.path))} -o trace.json.gz"
         )
 
 
@@ -223,7 +224,7 @@ def _list(trial: Trial, json_output: bool) -> None:
     if not profiles:
         out.print(
             f"{shown(shown_place(trial.path))} has no profiles. Request one while the training runs: "
-            f"tdcore profile {shown(shown_place(trial.path))} --steps 5"
+            f"tdcore profile {shown(shlex.quote(trial.path))} --steps 5"
         )
         return
     table = plain_table()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from tdcore.cli.watch import watch as follow
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
+from tdcore.sinks import shown_place
 from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
@@ -124,8 +126,8 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
     hint = f". It may still appear: {trial.open_hint}" if trial.open_hint else ""
     if not names and tensor is not None:
         raise TensorUnavailable(
-            f"no tensor of {trial.path} has the name {tensor!r} or matches it{trial.why_absent(tensor)}; "
-            f"see tdcore ls {trial.path}{hint}"
+            f"no tensor of {shown_place(trial.path)} has the name {tensor!r} or matches it"
+            f"{trial.why_absent(tensor)}; see tdcore ls {shlex.quote(trial.path)}{hint}"
         )
     return names
 
@@ -146,7 +148,7 @@ def _show_all(
         print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": tensors})
         return
     layout = _layout(out.width, stat)
-    table = plain_table(title=f"{shown(trial.path)}: last saved step of each tensor")
+    table = plain_table(title=f"{shown(shown_place(trial.path))}: last saved step of each tensor")
     table.add_column("tensor", overflow="fold", min_width=min(24, out.width // 4))
     for column in (*layout.before, *layout.statistics, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)

@@ -8,6 +8,7 @@ from tdcore.cli.output import bar, console, number, print_json, shown
 from tdcore.cli.tables import plain_table
 from tdcore.errors import ConfigError
 from tdcore.format.step_times import PHASES
+from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +92,7 @@ def _summary(worker: str, mode: str, table: pa.Table) -> dict[str, Any]:
 def _print(out: Any, trial: Trial, found: dict[str, Any], *, workers: int) -> None:
     who = f", {shown(found['worker'])}" if workers > 1 else ""
     steps = found["steps"]
-    out.print(f"[bold]{shown(trial.path)}: {shown(found['mode'])}{who}[/]")
+    out.print(f"[bold]{shown(shown_place(trial.path))}: {shown(found['mode'])}{who}[/]")
     out.print(
         f"{steps:,} steps in {_time(found['total_ms'])}; "
         f"a step takes {_time(found['median_ms'])} (median), {_time(found['p95_ms'])} (95 %)"

@@ -67,7 +67,9 @@ def command(
         )
 
     def ready(address: str) -> None:
-        out.print(f"tdcore view shows {shown(place)} at", soft_wrap=True)
+        from tdcore.sinks import shown_place
+
+        out.print(f"tdcore view shows {shown(shown_place(place))} at", soft_wrap=True)
         print(f"  {address}")
         out.print("The page opens only with this address. Press Ctrl-C to end.", soft_wrap=True)
         waiting = _waiting_for(place)

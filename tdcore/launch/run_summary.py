@@ -53,7 +53,7 @@ class RunSummary:
         if self._clock.saving:
             dropped = {reason: drop.tensors for reason, drop in drops.items()}
             yield f"capture took {self._cost()}; {_dropped(dropped)}"
-        place = shlex.quote(self._shown())
+        place = shlex.quote(self._place if is_remote(self._place) else self._shown())
         yield f"next: tdcore rules run {place}, or tdcore show {place}"
 
     def _cost(self) -> str:

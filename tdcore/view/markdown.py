@@ -114,7 +114,8 @@ def _losses(run: OpenRun, overview: Mapping[str, Any]) -> list[str]:
 
 
 def _notices(overview: Mapping[str, Any]) -> list[str]:
-    found = [each for each in overview["notices"] if each["level"] != "note"]
+    everything = overview["run"]["rows"] == 0  # a note has the reason why nothing was saved
+    found = [each for each in overview["notices"] if everything or each["level"] != "note"]
     return (
         ["### Missing data and warnings", "", *(f"- {_text(each['text'])}" for each in found)]
         if found

@@ -222,6 +222,15 @@ def test_the_command_prints_markdown(tmp_path: Path, options: list[str]) -> None
     assert result.output.startswith("## Training `run`")
 
 
+def test_the_markdown_of_a_run_without_rows_has_the_reason(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    run.end()
+    notes = {"collections": {}, "not_recorded": ["no step was saved: save_config selects no step"]}
+    run.put("collections.json", {"format": 1, "attempts": {"0": notes}})
+    text = td.write_report(tmp_path / "run", tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "no step was saved" in text
+
+
 def test_what_cannot_be_written_or_read_is_an_error_before_the_rules_run(tmp_path: Path) -> None:
     RUNS["empty"](tmp_path / "run")
     with pytest.raises(ConfigError, match=r"the folder .*missing does not exist; give another file"):
