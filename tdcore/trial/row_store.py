@@ -80,7 +80,7 @@ class Column:
 
 
 class Entries:
-    """The combinations of name, kind, status and mode in the rows of one large file, as codes.
+    """The combinations of name, kind, status, mode and worker in the rows of one large file, as codes.
 
     first, end: The rows of the file in the index, end exclusive. plain: see Catalogue.
     """
@@ -383,6 +383,7 @@ class RowStore:
             },
         )
         entries = {name: codes[name][column] for name, column in catalogue.entries.items()}
+        entries["worker"] = np.full(len(entries["name"]), worker)
         self.entries.append(Entries(first, self._rows, entries, plain=catalogue.plain))
 
     def join_small(self) -> None:
