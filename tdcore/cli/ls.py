@@ -178,7 +178,7 @@ def _collections(trial: Trial) -> list[dict[str, Any]]:
 
 
 def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
-    """One entry per tensor: kind, dtype, steps, bytes, sharding."""
+    """One entry per tensor in the order of the model: kind, dtype, steps, bytes, sharding."""
     columns = ["name", "kind", "dtype", "mode", "mode_step", "step", "nbytes", "status"]
     rows = trial.rows(regex, columns=columns)
     for name in ("name", "kind", "dtype", "mode", "status"):
@@ -190,6 +190,8 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
     )  # fmt: skip
     spans = spans_of_tensors(rows)
     sharding = sharding_texts(trial, regex)
+    found = grouped.to_pylist()
+    order = {name: at for at, name in enumerate(trial.in_model_order(row["name"] for row in found))}
     return [
         {
             "tensor": row["name"],
@@ -203,7 +205,7 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
             "sharding": sharding.get(row["name"]),
             "notes": ", ".join(sorted(status for status in row["status_distinct"] if status != "ok")),
         }
-        for row in sorted(grouped.to_pylist(), key=lambda row: (row["name"], row["kind"]))
+        for row in sorted(found, key=lambda row: (order[row["name"]], row["kind"]))
     ]
 
 

@@ -27,7 +27,7 @@ from tests.trial.writer import RunWriter
 from tests.view.contract import check
 from tests.view.some_runs import HOSTILE, RUNS
 
-TYPES = {"tensor": "TensorPage", "runs": "Runs"}
+TYPES = {"tensor": "TensorPage", "histogram": "TensorHistogram", "runs": "Runs"}
 LIMIT_BYTES = 3_000_000
 
 

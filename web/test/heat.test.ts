@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { frames } from "../src/charts/heat_frames.ts";
 import { groupLevel, groups, labels } from "../src/charts/heat_labels.ts";
 import { paint, patternOf, patternPixel, pixelsOf } from "../src/charts/heat_paint.ts";
+import { sheetsOf } from "../src/charts/heat_sheets.tsx";
 import { Tile } from "../src/charts/heat_tile.ts";
 import type { Layers, Outline, Packed } from "../src/contract.ts";
 import { scale } from "../src/data/colors.ts";
@@ -180,4 +181,15 @@ test("zoom keeps the step under the pointer, and stays inside", () => {
   assert.deepEqual(panned({ from: 0, to: 100 }, -50, whole), { from: 0, to: 100 });
   assert.deepEqual(panned({ from: 0, to: 100 }, 5000, whole), { from: 900, to: 1000 });
   assert.deepEqual(inside({ from: -50, to: 2000 }, whole), whole);
+});
+
+test("the sheets of a printed heat map have all rows, each once", () => {
+  for (const rows of [1, 78, 79, 500, 5000]) {
+    const sheets = sheetsOf(rows);
+    assert.equal(sheets[0]![0], 0);
+    assert.equal(sheets[sheets.length - 1]![1], rows);
+    for (let at = 1; at < sheets.length; at++) assert.equal(sheets[at]![0], sheets[at - 1]![1]);
+    assert.ok(sheets.length <= 12);
+  }
+  assert.deepEqual(sheetsOf(0), []);
 });

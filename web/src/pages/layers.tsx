@@ -21,7 +21,8 @@ import {
   workerOptions,
 } from "../parts/controls.tsx";
 import { TensorName } from "../parts/tensor_name.tsx";
-import { type App, go, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
+import { type App, go, setParameters, useAnswer, useApp } from "../state.ts";
+import { rangeOf, setRange, useDetail } from "../visible.ts";
 
 const MOST_CELLS = 2_500_000; // of one answer
 const MOST_COLUMNS = 2000;
@@ -46,41 +47,19 @@ function useColumns(app: App): number {
   }, [app.run, known]);
 }
 
-/** The visible steps in the address of a page; null for all. */
-export function rangeOf(app: App): Range | null {
-  const [from, to] = [Number(app.route.parameters.from ?? ""), Number(app.route.parameters.to ?? "")];
-  return app.route.parameters.to !== undefined && to > from ? { from, to } : null;
-}
-
-/** Store the visible steps in the address. */
-export function setRange(app: App, range: Range | null): void {
-  const text = (value: number): string => String(Number(value.toFixed(2)));
-  setParameters(app, range === null ? { from: "", to: "" } : { from: text(range.from), to: text(range.to) });
-}
-
 export function Layers() {
   const app = useApp();
   const request = chosen(app);
   const width = useColumns(app);
   const { data: whole, error } = useAnswer<Answer>("layers", { ...request, columns: String(width) });
   const range = rangeOf(app);
-  const visible = useSettled(range, 120);
   const columns = Math.min(
     width,
     Math.max(100, Math.floor(MOST_CELLS / Math.max(1, whole?.rows.length ?? 1))),
   );
-  const zoomed = visible !== null && app.source.live && whole !== null;
-  const detail = useAnswer<Answer>(
-    "layers",
-    zoomed
-      ? {
-          ...request,
-          from: String(Math.floor(Math.max(0, visible.from))),
-          to: String(Math.ceil(visible.to)),
-          columns: String(columns),
-        }
-      : null,
-  );
+  const detail = useDetail<Answer>("layers", whole === null ? null : request, range, {
+    more: { columns: String(columns) },
+  });
   const pattern = app.route.parameters.pattern ?? "";
   const filter = useMemo(() => matcher(pattern), [pattern]);
   const rowsShown = useMemo(
@@ -91,7 +70,7 @@ export function Layers() {
     [whole, filter],
   );
   if (whole === null) return <Waiting error={error} />;
-  const fitting = detail.data !== null && zoomed && sameRows(detail.data, whole) ? detail.data : null;
+  const fitting = detail.data !== null && detail.data.rows.length === whole.rows.length ? detail.data : null;
   const rowHeight = Number(app.route.parameters.rows ?? "") || null;
   return (
     <div class="page layers">
@@ -109,22 +88,12 @@ export function Layers() {
           {error}
         </p>
       )}
-      {detail.error !== "" && zoomed && (
+      {detail.error !== "" && (
         <p class="notice warning" role="alert">
           {detail.error}
         </p>
       )}
     </div>
-  );
-}
-
-function sameRows(first: Answer, second: Answer): boolean {
-  return (
-    first.kind === second.kind &&
-    first.statistic.id === second.statistic.id &&
-    first.mode === second.mode &&
-    first.worker === second.worker &&
-    first.rows.length === second.rows.length
   );
 }
 
@@ -218,6 +187,7 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
   const app = useApp();
   const scale = useMemo(() => scaleOf(whole), [whole]);
   const full = useMemo(() => new Tile(whole).range, [whole]);
+  const resolution = useMemo(() => resolutionOf(detail ?? whole, range), [whole, detail, range]);
   return (
     <>
       <div class="heat-head">
@@ -226,6 +196,7 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
           {rowsShown.length === whole.rows.length
             ? counted(whole.rows.length, "tensor")
             : `${count(rowsShown.length)} of ${counted(whole.rows.length, "tensor")}`}
+          {` · ${resolution}`}
           {whole.outlines.length > 0 && ` · ${counted(whole.outlines.length, "finding")} outlined`}
         </span>
         {whole.first_bad !== null && <FirstBad answer={whole} />}
@@ -250,6 +221,15 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
       </Disclosure>
     </>
   );
+}
+
+/** How many steps a column of the visible picture covers, in words. */
+function resolutionOf(answer: Answer, range: Range | null): string {
+  const tile = new Tile(answer);
+  const most = tile.mostSteps(range ?? tile.range);
+  return most <= 1
+    ? "each column is one step"
+    : `a column covers up to ${count(most)} steps; zoom in for single steps`;
 }
 
 /** Scale of the colours. Values on one side of 0 have no diverging scale. */
