@@ -93,7 +93,7 @@ def test_a_key_names_the_request_that_its_answer_answers(tmp_path: Path) -> None
             parameters = dict(parse_qsl(query, strict_parsing=bool(query)))
             if request == "runs":
                 continue
-            named = parameters["runs" if request == "compare" else "run"]
+            named = parameters["runs" if request in ("compare", "partings") else "run"]
             assert named == "a run/of & mine"
             assert list(parameters) == sorted(parameters)
             again = answer(run, request, parameters)

@@ -82,10 +82,10 @@ def _parting(one: OpenRun, other: OpenRun) -> dict[str, Any]:
     if differences:
         first = min(differences, key=lambda each: each.position)
         place = at(one.trial, first.mode, first.mode_step, first.position[0])
-        text = f"{first.tensor} differs from {place['text']} on: {first.values}"
+        text = f"the first difference is in {first.tensor} at {place['text']}: {first.values}"
         return {**found, "tensor": first.tensor, "at": place, "text": text}
     if not compared:
-        return {**found, "text": f"{one.name} and {other.name} have no tensor of the same step"}
+        return {**found, "text": f"no tensor of the same step is in {one.name} and {other.name}"}
     what = f"{compared:,} tensors of {steps:,} steps"
     return {**found, "text": f"the statistics of {what} are equal in {one.name} and {other.name}"}
 

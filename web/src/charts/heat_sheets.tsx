@@ -1,5 +1,5 @@
 /** A heat map on paper: all rows, on as many sheets as they need. */
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { count } from "../data/format.ts";
 import { drawHeat, type Heat, PLOT } from "./heat_draw.ts";
 
@@ -38,7 +38,8 @@ export function HeatSheets({ heat }: { readonly heat: Heat }) {
 
 function Sheet({ heat, first, end }: { readonly heat: Heat; readonly first: number; readonly end: number }) {
   const ref = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
+  // Printing does not wait for effects after the layout.
+  useLayoutEffect(() => {
     if (ref.current === null) return;
     const margins = PLOT.top + PLOT.bottom;
     const rowHeight = Math.min(ROW, (HEIGHT - margins) / Math.max(1, end - first));

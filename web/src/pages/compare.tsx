@@ -16,12 +16,13 @@ import { sentence } from "./ranks.tsx";
 
 const MOST_RUNS = 8;
 
-/** Runs of the address; without any, this run and the next one of the folder. */
+/** Runs of the address; without any, this run and the first other run of the folder with rows. */
 function chosenRuns(app: App): string[] {
   const named = (app.route.parameters.runs ?? "").split(",").filter((each) => each !== "");
   if (named.length > 0) return named;
   const others = app.runs.runs.filter((each) => each.id !== app.run && each.status !== "unreadable");
-  return [app.run, ...others.slice(0, 1).map((each) => each.id)];
+  const next = others.find((each) => each.rows > 0) ?? others[0];
+  return next === undefined ? [app.run] : [app.run, next.id];
 }
 
 export function Compare() {
@@ -48,13 +49,15 @@ export function Compare() {
       {enough && data === null && <Waiting error={error} />}
       {enough && data !== null && (
         <>
-          <StatisticToolbar
-            page="compare"
-            request={request}
-            name={data.name}
-            names={data.names}
-            answer={data}
-          />
+          {data.name !== "" && (
+            <StatisticToolbar
+              page="compare"
+              request={request}
+              name={data.name}
+              names={data.names}
+              answer={data}
+            />
+          )}
           <Content data={data} detail={detail.data} />
         </>
       )}

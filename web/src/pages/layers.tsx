@@ -14,6 +14,7 @@ import {
   Choice,
   Disclosure,
   Empty,
+  NO_TENSORS,
   PatternField,
   plain,
   Scroll,
@@ -75,7 +76,9 @@ export function Layers() {
   return (
     <div class="page layers">
       <h1 class="hidden">Layers</h1>
-      <Toolbar answer={whole} error={filter.error} pattern={pattern} range={range} rowHeight={rowHeight} />
+      {whole.kinds.length > 0 && (
+        <Toolbar answer={whole} error={filter.error} pattern={pattern} range={range} rowHeight={rowHeight} />
+      )}
       {whole.rows.length === 0 || whole.range === null ? (
         <Empty>{nothing(whole)}</Empty>
       ) : rowsShown.length === 0 ? (
@@ -98,8 +101,7 @@ export function Layers() {
 }
 
 function nothing(answer: Answer): string {
-  if (answer.kinds.length === 0)
-    return "The run has no saved tensors yet. Tensors appear here after the first saved step.";
+  if (answer.kinds.length === 0) return NO_TENSORS;
   if (answer.rows.length === 0)
     return `No tensor of the kind "${answer.kind}" was saved in the mode ${answer.mode}.`;
   return `No saved step has a finite value of "${answer.statistic.label}" for the kind "${answer.kind}".`;

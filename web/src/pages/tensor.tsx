@@ -17,7 +17,16 @@ import { count, counted, number, percent, shape } from "../data/format.ts";
 import { byModule } from "../data/names.ts";
 import type { Range } from "../data/range.ts";
 import type { Parameters } from "../keys.ts";
-import { Choice, Empty, Panel, plain, Scroll, Waiting, workerOptions } from "../parts/controls.tsx";
+import {
+  Choice,
+  Empty,
+  NO_TENSORS,
+  Panel,
+  plain,
+  Scroll,
+  Waiting,
+  workerOptions,
+} from "../parts/controls.tsx";
 import { FindingCard } from "../parts/findings.tsx";
 import { ValuePanel } from "../parts/value.tsx";
 import { href, setParameters, useAnswer, useApp } from "../state.ts";
@@ -29,9 +38,12 @@ export function Tensor() {
   const app = useApp();
   const { name = "", mode = "", worker = "" } = app.route.parameters;
   const request = { run: app.run, name, mode, worker };
-  const { data: whole, error } = useAnswer<TensorPage>("tensor", request);
+  const run = app.runs.runs.find((each) => each.id === app.run);
+  const empty = run?.rows === 0 && (run.status === "running" || run.status === "ended");
+  const { data: whole, error } = useAnswer<TensorPage>("tensor", empty ? null : request);
   const range = rangeOf(app);
   const detail = useDetail<TensorPage>("tensor", request, range);
+  if (empty) return <Empty>{NO_TENSORS}</Empty>;
   if (whole === null) return <Waiting error={error} />;
   return <Content whole={whole} detail={detail.data} request={request} range={range} />;
 }
