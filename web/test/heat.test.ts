@@ -125,6 +125,25 @@ test("a single bad cell among 1,000 columns is painted, in 100 pixels", () => {
   assert.deepEqual(painted, [61]);
 });
 
+test("a single bad row among 1,000 rows is painted, in 100 pixels", () => {
+  const flags = Array.from({ length: 1000 }, (_, row) => (row === 617 ? 1 | 2 : 1));
+  const found = tile([0], [0], 1000, flags);
+  const image = new Uint32Array(4 * 100);
+  const values = scale("linear", [0, 10000]);
+  const pixels = pixelsOf("light", values);
+  paint(
+    { image, width: 4, height: 100, rowHeight: 0.1, scrollTop: 0 },
+    [{ tile: found, columns: found.pixels({ from: 0, to: 1 }, 4) }],
+    flags.map((_, row) => row),
+    values,
+    pixels,
+  );
+  const bad = new Set(pixels.nan);
+  const painted = Array.from({ length: 100 }, (_, y) => y).filter((y) => bad.has(image[4 * y]!));
+  assert.equal(painted.length, 1);
+  assert.ok(Math.abs(painted[0]! - 61) <= 1);
+});
+
 test("rows are painted in the order of the picture, and the rest is empty", () => {
   const found = tile([0], [0], 3);
   const values = scale("linear", [0, 20]);

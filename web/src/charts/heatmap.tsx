@@ -22,7 +22,6 @@ interface Props {
   readonly onOpen: (name: string, step: number) => void;
 }
 
-const LEAST_ROW = 1;
 const MOST_ROW = 32;
 const DOUBLE_CLICK_MS = 250;
 const FIT_ROW = 24; // height of few rows
@@ -55,7 +54,7 @@ export function Heatmap(props: Props) {
   const range = useMemo<Range>(() => ({ from, to }), [from, to]);
   const plotWidth = Math.max(1, width - PLOT.left - PLOT.right);
   const plotHeight = Math.max(1, height - PLOT.top - PLOT.bottom);
-  const fit = Math.min(FIT_ROW, Math.max(LEAST_ROW, plotHeight / Math.max(1, rowsShown.length)));
+  const fit = Math.min(FIT_ROW, plotHeight / Math.max(1, rowsShown.length));
   const rowHeight = props.rowHeight ?? fit;
   const content = rowHeight * rowsShown.length;
   const wanted = (props.rowHeight ?? FIT_ROW) * rowsShown.length + PLOT.top + PLOT.bottom + 2;
@@ -89,7 +88,7 @@ export function Heatmap(props: Props) {
   const pan = (steps: number): void => show(panned(range, steps, full));
   const zoom = (factor: number, center: number): void => show(zoomed(range, factor, center, full));
   const setHeight = (value: number): void => {
-    const next = Math.max(LEAST_ROW, Math.min(MOST_ROW, value));
+    const next = Math.max(fit, Math.min(MOST_ROW, value));
     const at = hover === null ? scrollTop / rowHeight : hover.line;
     props.onRowHeight(next <= fit ? null : next);
     if (scroller.current !== null) {
@@ -276,6 +275,12 @@ export function Heatmap(props: Props) {
         </div>
         <HeatTip answer={whole} hover={hover} finding={finding} width={width} height={height} />
       </div>
+      {rowHeight < 1 && !printing && (
+        <p class="legend">
+          A line of pixels shows {Math.ceil(1 / rowHeight)} tensors. The key ] and Alt with the wheel make
+          rows higher.
+        </p>
+      )}
       {printing && <HeatSheets heat={heat} />}
     </>
   );
