@@ -43,7 +43,15 @@ export function Tensor() {
   const { data: whole, error } = useAnswer<TensorPage>("tensor", empty ? null : request);
   const range = rangeOf(app);
   const detail = useDetail<TensorPage>("tensor", request, range);
-  if (empty) return <Empty>{NO_TENSORS}</Empty>;
+  if (empty)
+    return (
+      <div class="page">
+        <header class="headline">
+          <h1>Tensor</h1>
+        </header>
+        <Empty>{NO_TENSORS}</Empty>
+      </div>
+    );
   if (whole === null) return <Waiting error={error} />;
   return <Content whole={whole} detail={detail.data} request={request} range={range} />;
 }
