@@ -1,13 +1,15 @@
 """Speed of `tdcore view` in the Chromium of the distribution: opening a run, first paint, heat map, panning.
 
 Two runs: 1,000,000 rows (200 tensors, 5,000 steps), and 5,000,000 rows (500 tensors, 10,000 steps), with
-statistics of all tensors. Each round starts a server and a browser with an empty cache. The server has loaded
-its modules, and no run is open. Then a page is opened from its address:
+statistics of all tensors. Each round starts a server and a browser with an empty cache. A page is opened from
+its address as soon as the server prints it. The server then loads its modules, opens the run and makes the
+answer of the overview:
 
+- server start: from the start of the command until it prints the address;
 - first paint: the browser's time of its first contentful paint, from the start of the navigation;
-- shown: until the page has drawn the answer of its request, from the start of the navigation. The server
-  opens the run in this time;
-- server CPU: CPU seconds of the server in this time, which a busy machine changes less;
+- shown: until the page has drawn the answer of its request, from the start of the navigation;
+- from start: the same, from the start of the command;
+- server CPU: CPU seconds of the server from its start until then, which a busy machine changes less;
 - answer: time of the first request, until the browser has its body; and the size of the body;
 - again: the same request, when the run is open;
 - frames: the times between 120 frames while the wheel moves the zoomed chart along the steps. The page
@@ -67,8 +69,18 @@ moves => new Promise(done => {
 """
 
 
-def measure_page(browser: Browser, server: ViewServer, page: str, hash_: str) -> dict[str, Any]:
-    """Open one page with an empty cache. hash_: the part of the address after "#"."""
+def measure_page(
+    browser: Browser, server: ViewServer, page: str, hash_: str, started: float
+) -> dict[str, Any]:
+    """Open one page with an empty cache.
+
+    Args:
+        browser: The browser.
+        server: A server that has printed its address.
+        page: Name of the page.
+        hash_: The part of the address after "#".
+        started: Time at which the server was started.
+    """
     context = browser.new_context(viewport={"width": 1366, "height": 768})
     with contextlib.closing(context):
         context.set_default_timeout(_PATIENCE_MS)
@@ -82,20 +94,21 @@ def measure_page(browser: Browser, server: ViewServer, page: str, hash_: str) ->
 
         tab.on("requestfinished", finished)
         process = psutil.Process(server.process.pid)
-        used = sum(process.cpu_times()[:2])
         begun = time.perf_counter()
         tab.goto(f"{server.url}#{hash_}")
         tab.locator(PAGES[page]).first.wait_for()
         while page not in answers:
             tab.wait_for_timeout(5)
         tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        shown, used = time.perf_counter() - begun, sum(process.cpu_times()[:2]) - used
+        shown, used = time.perf_counter(), sum(process.cpu_times()[:2])
         paint = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime / 1e3")
         seconds, size = answers[page]
         again = tab.evaluate(_AGAIN, page)
         return {
+            "server start": begun - started,
             "first paint": paint,
-            "shown": shown,
+            "shown": shown - begun,
+            "from start": shown - started,
             "server CPU": used,
             "answer": seconds,
             "answer bytes": size,
@@ -139,14 +152,13 @@ def measure(folder: Path) -> dict[str, Any]:
         raise SystemExit("there is no chromium; install it with: apt-get install chromium")
     results: dict[str, Any] = {}
     for page in PAGES:
-        begun = time.perf_counter()
-        with view_server(folder, "--no-rules") as server, sync_playwright() as driver:
-            results["server start"] = time.perf_counter() - begun
-            server.get("nothing")  # the modules of the answers are loaded
-            time.sleep(1.0)
+        with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=program, args=list(_FLAGS))
-            more = "&name=tensor_7" if page == "tensor" else ""
-            results[page] = measure_page(browser, server, page, f"/{page}?run={folder.name}{more}")
+            started = time.perf_counter()
+            with view_server(folder, "--no-rules") as server:
+                more = "&name=tensor_7" if page == "tensor" else ""
+                hash_ = f"/{page}?run={folder.name}{more}"
+                results[page] = measure_page(browser, server, page, hash_, started)
             browser.close()
     return results
 

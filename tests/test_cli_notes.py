@@ -29,13 +29,29 @@ def test_ls_tells_what_was_noted_and_cuts_long_lists(tdcore: Command, tmp_path: 
         "frozen": [f"Net_fc{i}.weight" for i in range(6)],
         "never_called": {"spare": "its parent does not call it"},
         "aliases": {"Net_a.weight": ["Net_b.weight"]},
+        "capture_requests": [
+            {
+                "number": 0,
+                "collection": "requested_0",
+                "tensors": ["a", "b"],
+                "level": "values",
+                "steps": {"TRAIN": [7, 17]},
+                "by": "view",
+                "reason": "look",
+            },
+            {"number": 1, "ignored": "steps must be 1 or more"},
+            {"number": 2, "kind": "profile", "steps": 1, "by": "cli", "reason": ""},
+        ],
     }
     run.put("collections.json", {"format": 1, "attempts": {"0": notes}})
     lines = tdcore("ls", tmp_path).out.splitlines()
     assert any("ended by ValueError: no [luck], its record is complete" in line for line in lines)
     start = lines.index("aliases: Net_a.weight (Net_b.weight)")
-    assert lines[start : start + 5] == [
+    assert lines[start : start + 8] == [
         "aliases: Net_a.weight (Net_b.weight)",
+        "capture requests: request 0 of view: values of 2 tensors (a, b) at TRAIN steps 7 to 16 (look)",
+        "capture requests: request 1 was ignored: steps must be 1 or more",
+        "capture requests: request 2 of cli: a profile of 1 step",
         "frozen: Net_fc0.weight, Net_fc1.weight, Net_fc2.weight, Net_fc3.weight, ... (6 in all)",
         "never called: spare (its parent does not call it)",
         "not captured: update_ratio is not captured",

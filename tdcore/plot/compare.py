@@ -11,19 +11,17 @@ from tdcore.errors import ConfigError
 from tdcore.plot.figures import (
     COLOURS,
     Axes,
+    Curve,
     RunFigure,
     add_legend,
-    draw_curve,
+    draw_panel,
     empty_figure,
-    log_if_positive,
     modes_of,
+    names_of_kind,
     new_figure,
-    plain,
     set_title,
     shown,
-    step_axis,
 )
-from tdcore.plot.loss import names_of_kind
 from tdcore.text.did_you_mean import did_you_mean
 from tdcore.view.answers.frame import load_frame
 from tdcore.view.answers.statistics import STATISTICS, Statistic
@@ -72,12 +70,11 @@ def _draw(axes: Axes, trial: Trial, other: Trial, name: str, statistic: Statisti
     labels = [shown(trial.name), shown(other.name)]
     if labels[0] == labels[1]:
         labels = [shown(trial.path), shown(other.path)]
-    for (steps, values), colour, label, style in zip(curves, COLOURS, labels, _STYLES, strict=False):
-        draw_curve(axes, steps, values, colour=colour, label=label, ls=style)
-    log_if_positive(axes, [values for _, values in curves])
-    step_axis(axes, mode)
-    plain(axes.set_ylabel(statistic.label))
-    axes.grid(alpha=0.3)
+    drawn = [
+        Curve(*curve, colour, label, {"ls": style})
+        for curve, colour, label, style in zip(curves, COLOURS, labels, _STYLES, strict=False)
+    ]
+    draw_panel(axes, drawn, mode=mode, label=statistic.label)
     parting, compared = _parting(*curves)
     if parting is not None:
         axes.axvline(parting, color="black", lw=1, ls=":", label=f"differ from step {parting}", gid="parting")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "Axes",
+    "Curve",
     "RunFigure",
     "add_legend",
     "chosen_mode",
     "draw_curve",
+    "draw_panel",
     "edges_of",
     "empty_figure",
     "log_if_positive",
     "modes_of",
+    "names_of_kind",
     "new_figure",
     "plain",
     "rows_that_fit",
@@ -59,6 +63,16 @@ _MOST_COLUMNS = 900  # points of a curve
 _LONGEST = 48  # characters of a name
 _DPI = 100
 _BELOW = 34  # distance of a legend from its axes, in points: below the label of the x axis
+
+
+class Curve(NamedTuple):
+    """Values over steps: a line of a picture. options: of Axes.plot()."""
+
+    steps: npt.NDArray[Any]
+    values: Floats
+    colour: str
+    label: str
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 class RunFigure(Figure):
@@ -157,6 +171,19 @@ def draw_curve(axes: Axes, steps: Any, values: Floats, *, colour: str, label: st
     return line
 
 
+def draw_panel(axes: Axes, curves: Sequence[Curve], *, mode: str, label: str) -> None:
+    """Draw curves by steps of a mode with grid and labels; add_legend() comes after further marks.
+
+    label: of the y axis. It is logarithmic if all values are positive and differ by more than a factor of 3.
+    """
+    for curve in curves:
+        draw_curve(axes, curve.steps, curve.values, colour=curve.colour, label=curve.label, **curve.options)
+    log_if_positive(axes, [curve.values for curve in curves])
+    step_axis(axes, mode)
+    plain(axes.set_ylabel(label))
+    axes.grid(alpha=0.3)
+
+
 def add_legend(axes: Axes, *, most: int = 12) -> None:
     """Add a legend below the axes. most: number of entries; the others are counted in the last one."""
     from matplotlib.transforms import ScaledTranslation
@@ -193,9 +220,16 @@ def edges_of(first: Any, last: Any) -> Floats:
 
 def modes_of(trial: Trial, names: Sequence[str]) -> list[str]:
     """Modes in which these tensors have rows, TRAIN first."""
-    column = trial.rows(names, columns=["mode"]).column("mode").unify_dictionaries()
-    found = set(column.unique().to_pylist())
+    wanted = set(names)
+    found = {mode for name, mode in trial.combinations(("name", "mode")) if name in wanted}
     return [mode.name for mode in ModeKeys if mode.name in found]
+
+
+def names_of_kind(trial: Trial, *kinds: str) -> list[str]:
+    """Names of the tensors of these kinds, in the order of the model."""
+    return trial.in_model_order(
+        dict.fromkeys(name for name, kind in trial.combinations(("name", "kind")) if kind in kinds)
+    )
 
 
 def chosen_mode(modes: Sequence[str], mode: str | ModeKeys | None) -> str:

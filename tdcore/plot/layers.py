@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tdcore.text.step_text import step_text
 from tdcore.trial.view import patterns
 from tdcore.view.answers.buckets import StepColumns, reduced
 from tdcore.view.answers.frame import Frame, load_frame
+from tdcore.view.answers.outlines import outlined_cells
 from tdcore.view.answers.statistics import STATISTICS, Statistic
 from tdcore.view.answers.stored_findings import stored_findings
 
@@ -176,17 +178,9 @@ def _draw_outlines(
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    places = {name: row for row, name in enumerate(names)}
-    boxes: set[tuple[int, int, int]] = set()
-    for finding in stored_findings(trial.findings()):
-        row = places.get(finding.tensor)
-        if row is None or finding.mode != mode or (worker and finding.worker != worker):
-            continue
-        newest = finding.mode_step if finding.last_mode_step is None else finding.last_mode_step
-        first = int(np.searchsorted(over.last, finding.mode_step))
-        last = int(np.searchsorted(over.first, newest, side="right")) - 1
-        if first <= last and len(boxes) < _MOST_OUTLINES:
-            boxes.add((row, first, last))
+    findings = stored_findings(trial.findings())
+    outlined = islice(outlined_cells(findings, names, mode, worker, over), _MOST_OUTLINES)
+    boxes = {(each.row, each.first, each.last) for each in outlined}
     patches = [
         Rectangle((edges[first], row - 0.5), edges[last + 1] - edges[first], 1.0)
         for row, first, last in sorted(boxes)

@@ -8,17 +8,16 @@ import numpy as np
 
 from tdcore.plot.figures import (
     COLOURS,
+    Curve,
     RunFigure,
     add_legend,
-    draw_curve,
+    draw_panel,
     empty_figure,
-    log_if_positive,
     modes_of,
+    names_of_kind,
     new_figure,
-    plain,
     set_title,
     shown,
-    step_axis,
 )
 from tdcore.view.answers.frame import load_frame
 from tdcore.view.answers.statistics import COMMON
@@ -26,7 +25,7 @@ from tdcore.view.answers.statistics import COMMON
 if TYPE_CHECKING:
     from tdcore.trial import Trial
 
-__all__ = ["loss", "names_of_kind"]
+__all__ = ["loss"]
 
 _MOST = 60  # curves
 
@@ -44,26 +43,13 @@ def loss(trial: Trial) -> RunFigure:
     for axes, mode in zip(parts, modes, strict=True):
         frame = load_frame(trial, names, mode=mode, worker="", columns=statistic.columns)
         values = np.where(frame.bad, np.nan, frame.values(statistic))
-        for at, name in enumerate(names):
-            rows = np.flatnonzero((frame.tensor == at) & frame.counted)
-            if rows.size:
-                draw_curve(
-                    axes,
-                    frame.steps[rows],
-                    values[rows],
-                    colour=COLOURS[at % len(COLOURS)],
-                    label=shown(name),
-                )
-        log_if_positive(axes, [values])
-        step_axis(axes, mode)
-        plain(axes.set_ylabel("loss"))
-        axes.grid(alpha=0.3)
+        rows = [np.flatnonzero((frame.tensor == at) & frame.counted) for at in range(len(names))]
+        curves = [
+            Curve(frame.steps[mine], values[mine], COLOURS[at % len(COLOURS)], shown(names[at]))
+            for at, mine in enumerate(rows)
+            if mine.size
+        ]
+        draw_panel(axes, curves, mode=mode, label="loss")
         add_legend(axes)
     set_title(figure, trial, f"loss by steps of {' and '.join(modes)}")
     return figure
-
-
-def names_of_kind(trial: Trial, *kinds: str) -> list[str]:
-    """Names of the tensors of these kinds, in the order of the model."""
-    column = trial.rows(kinds=kinds, columns=["name"]).column("name").unify_dictionaries()
-    return trial.in_model_order(column.unique().to_pylist())

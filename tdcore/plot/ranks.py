@@ -11,18 +11,16 @@ import numpy.typing as npt
 from tdcore.modes import ModeKeys
 from tdcore.plot.figures import (
     COLOURS,
+    Curve,
     RunFigure,
     add_legend,
     chosen_mode,
-    draw_curve,
+    draw_panel,
     empty_figure,
-    log_if_positive,
     modes_of,
     new_figure,
-    plain,
     set_title,
     shown,
-    step_axis,
 )
 from tdcore.trial.worker_order import worker_order
 from tdcore.view.answers.arrow import coded, numbers, whole_numbers
@@ -60,21 +58,15 @@ def ranks(trial: Trial, name: str, column: str, mode: str | None) -> RunFigure:
     figure, (axes,) = new_figure(4.2)
     quiet = [COLOURS[at] for at in (0, 2, 3, 4, 5)] if outliers else list(COLOURS)
     few = len(workers) <= _MOST_COLOURS
+    curves = []
     for at, worker in enumerate(sorted(workers, key=lambda each: each in outliers)):
         rows = np.flatnonzero(codes == texts.index(worker))
-        colour = _OUTLIER_COLOUR if worker in outliers else quiet[at % len(quiet)] if few else "#888888"
-        draw_curve(
-            axes,
-            steps[rows],
-            values[rows],
-            colour=colour,
-            label=f"{shown(worker)}{' (differs)' if worker in outliers else ''}",
-            lw=2.2 if worker in outliers else 1.2 if few else 0.6,
-        )
-    log_if_positive(axes, [values])
-    step_axis(axes, of_mode)
-    plain(axes.set_ylabel(shown(column)))
-    axes.grid(alpha=0.3)
+        differs = worker in outliers
+        colour = _OUTLIER_COLOUR if differs else quiet[at % len(quiet)] if few else "#888888"
+        label = f"{shown(worker)}{' (differs)' if differs else ''}"
+        width = 2.2 if differs else 1.2 if few else 0.6
+        curves.append(Curve(steps[rows], values[rows], colour, label, {"lw": width}))
+    draw_panel(axes, curves, mode=of_mode, label=shown(column))
     add_legend(axes)
     note = _note(outliers)
     set_title(figure, trial, f"{what} on {len(workers)} workers by {of_mode} steps", note)

@@ -16,7 +16,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Entries:
-    """The combinations of name, kind, status and mode in the rows of one large file, as codes.
+    """The combinations of name, kind, status, mode and worker in the rows of one large file, as codes.
 
     first, end: The rows of the file in the index, end exclusive. plain, details: see Catalogue; the codes of
     `dtype` are those of the dictionary of the index.

@@ -35,6 +35,7 @@ __all__ = ["RowColumns", "Rows"]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 _JOIN_CHUNKS = 64  # number of small chunks that are joined into one
+_PLACES = frozenset({"offset", "nbytes", "crc32c"})  # of a payload in its segment
 _IN_MEMORY = {name: kind for name, kind in NARROW.items() if name not in IN_STRETCH}
 
 
@@ -118,7 +119,8 @@ class RowColumns:
         """Rows as a table, in this order. columns: names; None: all columns of the index."""
         schema = layout.index_schema()
         names = list(schema.names if columns is None else columns)
-        with self.hold(rows, names):
+        marked = not _PLACES.isdisjoint(names)  # their nulls are those of `segment`
+        with self.hold(rows, [*names, *(["segment"] if marked else [])]):
             wide = self._wide([name for name in names if name not in NARROW], rows)
             arrays = [wide[name] if name in wide else self._narrow_arrow(name, rows) for name in names]
         return pa.table(arrays, schema=pa.schema([schema.field(name) for name in names]))
@@ -197,6 +199,7 @@ class RowColumns:
             },
         )
         entries = {name: codes[name][column] for name, column in catalogue.entries.items()}
+        entries["worker"] = np.full(len(entries["name"]), worker)
         details, dtype = catalogue.details, None
         if details is not None:
             dtype = self.dictionaries["dtype"].codes(details.dtypes)[details.dtype]
@@ -258,7 +261,7 @@ class RowColumns:
         if name in WORDS:
             return self.dictionaries[name].to_arrow(values)
         kind = layout.index_schema().field(name).type
-        if name in ("offset", "nbytes", "crc32c"):
+        if name in _PLACES:
             return pa.array(values, kind, mask=self.narrow("segment", rows) < 0)
         return pa.array(values, kind)
 

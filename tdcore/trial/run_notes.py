@@ -80,7 +80,7 @@ def note_lines(notes: Mapping[str, Any]) -> Iterator[str]:
     """One or more lines for each heading. Long lists are shortened; Trial.notes() has all entries."""
     for heading, note in sorted(notes.items()):
         what = quoted(heading.replace("_", " "), _MAX_CHARS)
-        entries = _entries(note)
+        entries = _requests(note) if heading == "capture_requests" else _entries(note)
         if heading in _SHOWN_ELSEWHERE or not entries:
             continue
         if heading in _SENTENCES:
@@ -88,6 +88,40 @@ def note_lines(notes: Mapping[str, Any]) -> Iterator[str]:
         else:
             more = [f"... ({len(entries):,} in all)"] if len(entries) > _SHOWN else []
             yield f"{what}: {', '.join([*entries[:_SHOWN], *more])}"
+
+
+def _requests(note: Any) -> list[str]:
+    """Requests of readers for tensors or profiles, in words."""
+    return [
+        quoted(_request(one) if isinstance(one, Mapping) else one, _MAX_CHARS)
+        for one in (note if isinstance(note, list) else [note])
+    ]
+
+
+def _request(note: Mapping[str, Any]) -> str:
+    number, by, reason = (note.get(name, "") for name in ("number", "by", "reason"))
+    of = f"request {number}{f' of {by}' if by else ''}"
+    for outcome in ("ignored", "skipped"):
+        if note.get(outcome):
+            return f"{of} was {outcome}: {note[outcome]}"
+    because = f" ({reason})" if reason else ""
+    if note.get("kind") == "profile":
+        return f"{of}: a profile of {_number_of(note.get('steps'), 'step')}{because}"
+    tensors, steps = note.get("tensors"), note.get("steps")
+    names = [str(name) for name in tensors] if isinstance(tensors, list) else []
+    listed = ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
+    spans = [
+        f"{mode} steps {span[0]} to {span[1] - 1}"
+        for mode, span in (steps.items() if isinstance(steps, Mapping) else ())
+        if isinstance(span, list) and len(span) == 2 and all(type(each) is int for each in span)
+    ]
+    what = "statistics" if note.get("level") == "statistics" else "values"
+    at = f" at {', '.join(spans)}" if spans else ""
+    return f"{of}: {what} of {_number_of(len(names), 'tensor')} ({listed}){at}{because}"
+
+
+def _number_of(count: Any, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _entries(note: Any) -> list[str]:

@@ -19,6 +19,7 @@ from tdcore.trial.overview import Condensed, Overview, condensed, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.reader import Selection, Steps
 from tdcore.trial.row_files import read_rows
+from tdcore.trial.saved_tensors import SavedSteps, first_saved_rows, saved_steps
 from tdcore.trial.statistics import needed_columns
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
 from tdcore.trial.tensor_list import ListedTensor, last_rows_of_details, list_tensors
@@ -117,15 +118,40 @@ class TrialTables(TrialRun):
         """
         return list_tensors(self._reader, self._selected(regex, None, None, None, None, None))
 
+    def combinations(self, columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """The combinations of texts in some columns that occur in rows, in the order of their first rows.
+
+        The rows of large files are not read. Rows without a value count.
+
+        Args:
+            columns: Of name, kind, status, mode and worker.
+        """
+        self._reader.auto_refresh()
+        texts = [self._reader.index.texts(name) for name in columns]
+        return [
+            tuple(texts[at][code] for at, code in enumerate(codes))
+            for codes in self._reader.combinations(columns)
+        ]
+
+    def first_saved_rows(self, columns: Sequence[str]) -> pa.Table:
+        """The first row of each tensor with a value, else its first row, as stored: one row per tensor.
+
+        Saved reductions of other tensors are left out. columns: names of columns of the index.
+        """
+        self._reader.auto_refresh()
+        return first_saved_rows(self._reader, columns)
+
+    def saved_steps(self) -> dict[str, SavedSteps]:
+        """Tensor -> number of its saved steps in all modes, and whether values were saved."""
+        self._reader.auto_refresh()
+        return saved_steps(self._reader)
+
     def names_and_kinds(self, regex_or_name: str | None = None) -> list[tuple[str, str]]:
         """The combinations of name and kind of all rows, also of rows without a value.
 
         regex_or_name: A pattern that is searched in names; None: all names.
         """
-        self._reader.auto_refresh()
-        index = self._reader.index
-        names, kinds = index.texts("name"), index.texts("kind")
-        found = [(names[name], kinds[kind]) for name, kind in self._reader.combinations(("name", "kind"))]
+        found = [(name, kind) for name, kind in self.combinations(("name", "kind"))]
         if regex_or_name is None:
             return found
         (test,) = patterns(regex_or_name)

@@ -37,7 +37,7 @@ _COLUMNS = 240
 _VALUE_CELLS = 64
 _STATISTICS = ("abs_mean", "l2", "std", "zero_share", "bad_share", "abs_max", "mean")
 _FOR_HEAT_MAPS = {"weight": (UPDATE_RATIO, *_STATISTICS), "bias": (UPDATE_RATIO, *_STATISTICS)}
-_LEFT_OUT = frozenset({"from", "to", "columns", "pattern"})
+_LEFT_OUT = frozenset({"from", "to", "since", "until", "columns", "pattern"})
 _UNRESERVED = "!'()*"  # as in encodeURIComponent of JavaScript
 
 Request = tuple[str, dict[str, str], dict[str, str]]  # name, parameters of the key, further parameters
@@ -57,8 +57,8 @@ def record(run: OpenRun, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
     book.answers["runs?"] = {"folder": "", "runs": [run_line(run)], "can_write": False}
     for name in ("overview", "rules", "layers", "tensors"):
         book.add(name, {}, {"columns": str(_columns(run))} if name == "layers" else {}, always=True)
-    for name in ("time", "ranks", "compare", "predictions"):
-        book.add(name, {}, {} if name == "predictions" else {"columns": str(_COLUMNS)})
+    for name in ("time", "ranks", "compare", "partings", "predictions"):
+        book.add(name, {}, {} if name in ("partings", "predictions") else {"columns": str(_COLUMNS)})
     for kind, mode in _heat_maps(run):
         book.add("layers", {"kind": kind, "mode": mode}, {"columns": str(_columns(run, kind))})
     chosen = _chosen_tensors(run)
@@ -99,7 +99,7 @@ class _Book:
         """
         if self._left <= 0 and not always:
             return None
-        of_runs = "runs" if name == "compare" else "run"
+        of_runs = "runs" if name in ("compare", "partings") else "run"
         try:
             found = answer(self._run, name, {**parameters, **more})
         except RunError:  # a damaged file: the page shows what can be read
@@ -123,6 +123,8 @@ def _choices(name: str, found: Mapping[str, Any]) -> dict[str, str]:
         return {**mode, "statistic": found["statistic"]["id"], "name": tensor}
     if name == "tensor":
         return {**mode, "name": found["tensor"]["name"]}
+    if name == "histogram":
+        return {**mode, "name": found["name"]}
     if name == "value":
         return {"mode": found["at"]["mode"], "name": found["name"], "step": str(found["at"]["mode_step"])}
     return {"worker": found["worker"]} if name == "time" else mode
@@ -154,6 +156,8 @@ def _add_tensor(book: _Book, run: OpenRun, name: str) -> bool:
     for mode in run.catalog.modes_of([name]):
         page = book.add("tensor", {"name": name, "mode": mode}, {"columns": str(_COLUMNS // 2)})
         added = added or page is not None
+        if page is not None:
+            book.add("histogram", {"name": name, "mode": mode}, {"columns": str(_COLUMNS // 2)})
         if page is not None and page["saved_steps"]:
             step = str(page["saved_steps"][-1]["mode_step"])
             book.add("value", {"name": name, "mode": mode, "step": step}, {"columns": str(_VALUE_CELLS)})

@@ -129,6 +129,12 @@ def answers(trial: Trial) -> dict[str, Any]:
         "some tensors": trial.list_tensors("a|loss"),
         "totals": trial.totals(),
         "order": trial.in_model_order(),
+        "combinations": sorted(trial.combinations(("name", "kind", "status", "mode", "worker"))),
+        "saved steps": trial.saved_steps(),
+        "first saved rows": {
+            row["name"]: row
+            for row in trial.first_saved_rows(("name", "worker", "ticket", "seq")).to_pylist()
+        },
     }
     for width in (3, 100):
         for name, each in trial.condensed(NAMES, "abs_mean", width).items():
@@ -143,6 +149,22 @@ def answers(trial: Trial) -> dict[str, Any]:
             of_rows = [overview.steps.tolist(), overview.modes]
             found[f"{name} {statistic}"] = [overview.last, overview.values(), *of_rows]
     return found
+
+
+def check_saved(found: dict[str, Any]) -> None:
+    """Compare combinations, saved steps and first rows with the rows themselves."""
+    rows = found["rows"]
+    texts = ("name", "kind", "status", "mode", "worker")
+    assert found["combinations"] == sorted({tuple(row[text] for text in texts) for row in rows})
+    first: dict[str, Any] = {}
+    steps: dict[str, set[tuple[str, int]]] = {row["name"]: set() for row in rows}
+    for row in sorted(rows, key=lambda row: row["status"] == "absent"):  # stable: saved rows first, in order
+        first.setdefault(row["name"], {name: row[name] for name in ("name", "worker", "ticket", "seq")})
+        if row["status"] != "absent":
+            steps[row["name"]].add((row["mode"], row["mode_step"]))
+    assert found["first saved rows"] == first
+    valued = {row["name"] for row in rows if row["nbytes"] is not None}
+    assert found["saved steps"] == {name: (len(steps[name]), name in valued) for name in steps}
 
 
 def values(trial: Trial) -> dict[str, Any]:
@@ -198,6 +220,7 @@ def test_lazy_readers_give_the_answers_of_a_reader_with_all_rows_in_memory(
         new = {rows: asked(root, answers, rows) for rows in (EVERY_FILE, NO_FILE)}
         for key, answer in new[NO_FILE].items():
             assert same(new[EVERY_FILE][key], answer), key
+        check_saved(new[NO_FILE])
         with large_files(EVERY_FILE):
             lazily = answers(followed[EVERY_FILE])
         with large_files(NO_FILE):

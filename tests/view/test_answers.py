@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,7 +21,11 @@ from tests.trial.writer import RunWriter
 from tests.view.contract import check, unpacked
 from tests.view.some_runs import HOSTILE, RUNS
 
-TYPES = {name: name.capitalize() for name in REQUESTS} | {"tensor": "TensorPage"}
+TYPES = {name: name.capitalize() for name in REQUESTS} | {
+    "tensor": "TensorPage",
+    "histogram": "TensorHistogram",
+    "curves": "VisibleCurves",
+}
 KEPT = Path(__file__).parents[1] / "data" / "run_v1"
 
 
@@ -55,7 +60,7 @@ def requested(run: OpenRun, request_name: str, /, **parameters: str) -> dict[str
 @pytest.mark.parametrize("name", sorted(REQUESTS))
 @every_run
 def test_every_request_without_parameters_has_an_answer_of_its_type(opened: OpenRun, name: str) -> None:
-    if name in ("tensor", "value") and opened.name == "empty":
+    if name in ("tensor", "histogram", "value") and opened.name == "empty":
         with pytest.raises(ConfigError, match="the run has no tensors"):
             requested(opened, name)
     else:
@@ -109,8 +114,21 @@ def test_tensors_are_in_the_order_of_the_model(places: dict[str, Path]) -> None:
 def test_a_pattern_takes_linear_time() -> None:
     names = ["transformer.h.0.attn.c_attn." * 100]
     assert matching(names, r"(\w+\.?)+bias$") == []  # backtracking would not end
-    with pytest.raises(ConfigError, match="look-around"):
-        matching(names, "(?=a)")
+
+
+PATTERNS = json.loads((Path(__file__).parents[2] / "web" / "test" / "patterns.json").read_text())
+
+
+@pytest.mark.parametrize(("pattern", "name", "expected"), PATTERNS)
+def test_a_pattern_has_the_meaning_that_it_has_in_a_page_and_in_python(
+    pattern: str, name: str, expected: bool | str
+) -> None:
+    if expected == "error":
+        with pytest.raises(ConfigError, match=r"regular expression|do not support"):
+            matching([name], pattern)
+        return
+    assert (matching([name], pattern) == [name]) is expected
+    assert bool(re.search(pattern, name)) is expected
 
 
 def test_an_error_of_the_rules_is_a_notice(places: dict[str, Path]) -> None:
@@ -171,7 +189,7 @@ def test_an_absent_tensor_has_its_reason(places: dict[str, Path]) -> None:
     with closing(OpenRun("x", str(places["without_statistics"]))) as run:
         page = requested(run, "tensor", name="gradient/w")
         assert page["absent"] == "no backward reached it in this step"
-        assert page["histogram"] is None
+        assert requested(run, "histogram", name="gradient/w")["histogram"] is None
         flags = unpacked(requested(run, "layers", kind="gradient")["flags"])
         assert flags.tolist() == [8, 8, 8]
 

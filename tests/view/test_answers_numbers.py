@@ -45,8 +45,8 @@ def test_quantiles_are_within_a_factor_of_two_of_those_of_the_values(
     run.flush()
     run.end()
     with opened(root) as found:
-        page = answer(found, "tensor", {"name": "w"})
-    check(page, "TensorPage")
+        page = answer(found, "histogram", {"name": "w"})
+    check(page, "TensorHistogram")
     sizes = np.sort(np.abs(values[np.isfinite(values)]))
     for curve in page["quantiles"]:
         (quantile,) = unpacked(curve["points"]["mean"]).tolist()
@@ -67,7 +67,7 @@ def test_quantiles_of_elements_outside_of_the_bins_are_between_the_edge_and_the_
     run.flush()
     run.end()
     with opened(tmp_path) as found:
-        page = answer(found, "tensor", {"name": "w"})
+        page = answer(found, "histogram", {"name": "w"})
     quantiles = [unpacked(each["points"]["mean"]).item() for each in page["quantiles"]]
     assert quantiles == sorted(quantiles)
     assert len(set(quantiles)) == len(quantiles)
@@ -82,7 +82,7 @@ def test_the_histogram_has_the_shares_of_all_elements(tmp_path: Path) -> None:
     run.flush()
     run.end()
     with opened(tmp_path) as found:
-        histogram = answer(found, "tensor", {"name": "w"})["histogram"]
+        histogram = answer(found, "histogram", {"name": "w"})["histogram"]
     assert (histogram["first_exponent"], histogram["bins"]) == (-2, 6)
     shares = unpacked(histogram["shares"]).reshape(2, 6)
     assert shares[0].tolist() == [1 / 8, 0, 3 / 8, 0, 1 / 8, 0]
@@ -299,13 +299,68 @@ def test_runs_are_compared_by_step_and_part_at_the_first_tensor_that_differs(tmp
         opened(tmp_path / "other") as other,
     ):
         found = answer([one, same, other], "compare", {})
+        partings = answer([one, same, other], "partings", {})
+    check(json.loads(json.dumps(partings)), "Partings")
     check(json.loads(json.dumps(found)), "Compare")
     assert (found["name"], found["mode"], found["statistic"]["id"]) == ("loss", "TRAIN", "mean")
     assert [unpacked(each["points"]["mean"]).tolist()[-1] for each in found["curves"]] == [4, 4, 5]
-    equal, parted = found["parts"]
+    equal, parted = partings["parts"]
     assert (equal["tensor"], equal["at"]) == ("", None)
     assert "15 tensors of 5 steps are equal" in equal["text"]
     assert (parted["tensor"], parted["at"]["mode_step"]) == ("b", 3)
+
+
+def test_the_visible_steps_of_a_curve_have_all_of_its_values(tmp_path: Path) -> None:
+    run, values = RunWriter(tmp_path), np.random.default_rng(0).random(60)
+    for step, value in enumerate(values):
+        mode, mode_step = ("TRAIN", step // 2) if step % 2 == 0 else ("EVAL", step // 2)
+        run.add("loss", np.float64(value), kind="loss", step=step, mode=mode, mode_step=mode_step)
+        run.add("lr", np.float64(step), kind="hyperparameter", step=step, mode=mode, mode_step=mode_step)
+    run.flush()
+    run.end()
+    with opened(tmp_path) as found:
+        both = answer(found, "curves", {"from": "10", "to": "19", "columns": "50"})
+        train = answer(found, "curves", {"mode": "TRAIN", "from": "3", "to": "5"})
+        rates = answer(found, "curves", {"group": "learning_rates", "from": "58"})
+    for each in (both, train, rates):
+        check(each, "VisibleCurves")
+    assert [each["mode"] for each in both["curves"]] == ["TRAIN", "EVAL"]
+    assert unpacked(both["curves"][0]["global_step"]).tolist() == [10, 12, 14, 16, 18]
+    shown = unpacked(both["curves"][1]["points"]["mean"])
+    assert shown.tolist() == pytest.approx(values[11:20:2].tolist())
+    (curve,) = train["curves"]
+    assert unpacked(curve["points"]["step"]).tolist() == [3, 4, 5]
+    assert [each["name"] for each in rates["curves"]] == ["lr", "lr"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_where_runs_part_does_not_depend_on_the_blocks_that_are_read(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    roots = [tmp_path_factory.mktemp("run") for _ in range(2)]
+    changed = data.draw(st.sets(st.tuples(st.integers(0, 9), st.sampled_from(["a", "b"])), max_size=3))
+    for number, root in enumerate(roots):
+        run = RunWriter(root)
+        for step in range(10):
+            for name in ("a", "b"):
+                mode = "TRAIN" if step % 3 else "EVAL"
+                value = float(step) + (number if (step, name) in changed else 0)
+                run.add(name, np.float64(value), step=step, mode=mode, mode_step=step)
+        run.flush()
+        run.end()
+    found = []
+    for rows in (1, 7, 10**6):
+        with pytest.MonkeyPatch.context() as patch, opened(roots[0]) as one, opened(roots[1]) as other:
+            patch.setattr("tdcore.view.answers.parting._FIRST_ROWS", rows)
+            found.append(answer([one, other], "partings", {})["parts"][0])
+    assert [(each["tensor"], each["at"]) for each in found] == [(found[0]["tensor"], found[0]["at"])] * 3
+    first = min(changed, default=None)
+    assert found[0]["tensor"] == ("" if first is None else first[1])
+    if first is None:
+        assert all("20 tensors of 10 steps are equal" in each["text"] for each in found)
+    else:
+        assert found[0]["at"]["step"] == first[0]
 
 
 def test_phases_and_machines_have_the_times_of_the_chosen_worker(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.trial.writer import RunWriter
 from tests.view.contract import check
 from tests.view.some_runs import HOSTILE, RUNS
 
-TYPES = {"tensor": "TensorPage", "runs": "Runs"}
+TYPES = {"tensor": "TensorPage", "histogram": "TensorHistogram", "runs": "Runs"}
 LIMIT_BYTES = 3_000_000
 
 
@@ -93,7 +93,7 @@ def test_a_key_names_the_request_that_its_answer_answers(tmp_path: Path) -> None
             parameters = dict(parse_qsl(query, strict_parsing=bool(query)))
             if request == "runs":
                 continue
-            named = parameters["runs" if request == "compare" else "run"]
+            named = parameters["runs" if request in ("compare", "partings") else "run"]
             assert named == "a run/of & mine"
             assert list(parameters) == sorted(parameters)
             again = answer(run, request, parameters)

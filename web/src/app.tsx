@@ -37,7 +37,7 @@ export function Application({ source, first }: { readonly source: Source; readon
   const router = useMemo(() => new Router(), []);
   const route = useRoute(router);
   const { runs, versions, connected } = useLive(source, first);
-  const [theme, setTheme] = useTheme();
+  const [theme, setTheme, printing] = useTheme();
   const [dialog, setDialog] = useState<"" | "help" | "search">("");
   const known = route.parameters.run ?? "";
   const run = known !== "" ? known : (runs.runs[0]?.id ?? "");
@@ -45,8 +45,8 @@ export function Application({ source, first }: { readonly source: Source; readon
   const page =
     route.page === "runs" || (known === "" && several && location.hash.length < 3) ? "runs" : route.page;
   const app = useMemo<App>(
-    () => ({ source, router, runs, route, run, versions, theme }),
-    [source, router, runs, route, run, versions, theme],
+    () => ({ source, router, runs, route, run, versions, theme, printing }),
+    [source, router, runs, route, run, versions, theme, printing],
   );
   const line = runs.runs.find((each) => each.id === run);
   useKeys(app, dialog, setDialog);
@@ -174,8 +174,10 @@ function useRoute(router: Router): Route {
   return route;
 }
 
-function useTheme(): [Theme, (theme: Theme) => void] {
+/** The colours, a function that changes them, and whether the page is being printed. */
+function useTheme(): [Theme, (theme: Theme) => void, boolean] {
   const [theme, setTheme] = useState<Theme>(currentTheme);
+  const [printing, setPrinting] = useState(false);
   useEffect(() => {
     const system = matchMedia("(prefers-color-scheme: dark)");
     const follow = (): void => {
@@ -184,22 +186,29 @@ function useTheme(): [Theme, (theme: Theme) => void] {
     };
     const before = (): void => {
       showTheme("light", false);
-      atOnce(() => setTheme("light"));
+      atOnce(() => {
+        setTheme("light");
+        setPrinting(true);
+      });
+    };
+    const after = (): void => {
+      setPrinting(false);
+      follow();
     };
     system.addEventListener("change", follow);
     addEventListener("beforeprint", before);
-    addEventListener("afterprint", follow);
+    addEventListener("afterprint", after);
     return () => {
       system.removeEventListener("change", follow);
       removeEventListener("beforeprint", before);
-      removeEventListener("afterprint", follow);
+      removeEventListener("afterprint", after);
     };
   }, []);
   const choose = (next: Theme): void => {
     showTheme(next, true);
     setTheme(next);
   };
-  return [theme, choose];
+  return [theme, choose, printing];
 }
 
 /** Render a change of state, and draw its canvases, before this function returns, because printing does not wait. */

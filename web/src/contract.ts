@@ -123,6 +123,14 @@ export interface Cost {
   readonly rows: number;
 }
 
+// api/curves?run&group&mode&from&to&columns --------------------------------------------------------------
+
+/** The curves of one chart of the overview. Steps are of the mode, and global steps without a mode. */
+export interface VisibleCurves {
+  readonly group: "losses" | "learning_rates";
+  readonly curves: readonly Curve[];
+}
+
 // api/layers?run&statistic&kind&mode&worker&from&to&columns&pattern -------------------------------------
 
 export interface Layers {
@@ -208,12 +216,21 @@ export interface TensorPage {
   readonly min: Points; // smallest element
   readonly max: Points;
   readonly l2: Points;
-  readonly quantiles: readonly QuantileCurve[]; // of the magnitudes, from the histograms: within a factor of 2
-  readonly histogram: LogHistogram | null;
   readonly saved_steps: readonly At[]; // steps with values; at most 1,000, evenly spread
   readonly rows: readonly StatisticsRow[]; // the newest 50
   readonly findings: readonly Finding[];
   readonly absent: string; // why the tensor has no value at the newest step, else ""
+}
+
+// api/histogram?run&name&mode&worker&from&to&columns ----------------------------------------------------
+
+export interface TensorHistogram {
+  readonly name: string;
+  readonly mode: Mode;
+  readonly modes: readonly Mode[];
+  readonly worker: string;
+  readonly quantiles: readonly QuantileCurve[]; // of the magnitudes, from the histograms: within a factor of 2
+  readonly histogram: LogHistogram | null;
 }
 
 export interface QuantileCurve {
@@ -273,7 +290,7 @@ export interface Ranks {
   readonly text: string; // why there is nothing to compare, else ""
 }
 
-// api/time?run&worker&from&to&columns -----------------------------------------------------------------------
+// api/time?run&worker&from&to&since&until&columns -----------------------------------------------------------------------
 
 export interface Time {
   readonly modes: readonly PhaseTimes[];
@@ -308,8 +325,13 @@ export interface Compare {
   readonly mode: Mode;
   readonly modes: readonly Mode[];
   readonly curves: readonly { readonly run: string; readonly points: Points }[];
-  readonly parts: readonly Parting[]; // where a run begins to differ from the first run
   readonly differences: readonly { readonly key: string; readonly values: readonly string[] }[]; // of configuration
+}
+
+// api/partings?runs --------------------------------------------------------------------------------------
+
+export interface Partings {
+  readonly parts: readonly Parting[]; // where a run begins to differ from the first run
 }
 
 export interface Parting {
@@ -378,8 +400,8 @@ export interface Failure {
  * The data of a report: answers by request, such as "layers?kind=gradient&mode=TRAIN&run=0&statistic=l2".
  *
  * Key: the name of the request, "?", then the parameters sorted by name, each as `name=value` encoded like
- * encodeURIComponent, joined with "&". Empty values and the parameters `from`, `to`, `columns` and `pattern` are left
- * out: a report holds the whole range of steps and all tensors, and the page applies a pattern itself.
+ * encodeURIComponent, joined with "&". Empty values and the parameters `from`, `to`, `since`, `until`, `columns`
+ * and `pattern` are left out: a report holds the whole range of steps and all tensors, and the page applies a pattern itself.
  *
  * A request is answered by its exact key, else by the first recorded key of the same name that has all of its
  * parameters. Thus "layers?run=0" is answered by the first recorded heat map: record the default answer first. The

@@ -2,7 +2,7 @@
 
 export type Parameters = Readonly<Record<string, string>>;
 
-const LEFT_OUT = new Set(["from", "to", "columns", "pattern"]);
+const LEFT_OUT = new Set(["from", "to", "since", "until", "columns", "pattern"]);
 
 /** Parameters that are part of a key. */
 function kept(parameters: Parameters): [string, string][] {

@@ -15,6 +15,7 @@ export interface App {
   readonly run: string; // id of the run that is shown; "" for none
   readonly versions: ReadonlyMap<string, number>; // of runs that changed since the page was opened
   readonly theme: "light" | "dark";
+  readonly printing: boolean;
 }
 
 export const AppContext = createContext<App | null>(null);
@@ -173,6 +174,14 @@ export function useSize<E extends HTMLElement>(): [preactRef<E>, number, number]
 }
 
 type preactRef<E> = { current: E | null };
+
+/** The object of an earlier rendering, if all of its fields are the same. */
+export function useStable<T extends object>(value: T): T {
+  const kept = useRef(value);
+  const names = Object.keys(value) as (keyof T)[];
+  if (!names.every((name) => Object.is(kept.current[name], value[name]))) kept.current = value;
+  return kept.current;
+}
 
 /** Memo of a computation over an answer. */
 export function useComputed<T, R>(data: T, compute: (data: T) => R): R {

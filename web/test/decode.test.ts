@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Packed } from "../src/contract.ts";
-import { extent, lastAtMost, numbers } from "../src/data/decode.ts";
+import type { Packed, Points } from "../src/contract.ts";
+import { extent, lastAtMost, numbers, refined } from "../src/data/decode.ts";
 
 function packed(type: Packed["type"], values: Float32Array | Float64Array | Int32Array | Uint8Array): Packed {
   return {
@@ -40,4 +40,17 @@ test("the last element at most a value agrees with a linear search", () => {
     const expected = sorted.filter((each) => each <= value).length - 1;
     assert.equal(lastAtMost(sorted, value), expected);
   }
+});
+
+test("a refined curve has the fine points, and the coarse points around them", () => {
+  const points = (steps: number[]): Points => {
+    const values = packed("f64", Float64Array.from(steps));
+    return { step: values, mean: values, min: values, max: values, bad: values };
+  };
+  const steps = (whole: number[], fine: number[]): number[] => [...refined(points(whole), points(fine)).step];
+  assert.deepEqual(steps([0, 10, 20, 30], [9, 10, 11, 12]), [0, 9, 10, 11, 12, 20, 30]);
+  assert.deepEqual(steps([0, 10], [0, 1]), [0, 1, 10]);
+  assert.deepEqual(steps([0, 10], [10, 11]), [0, 10, 11]);
+  assert.deepEqual(steps([0, 10], []), [0, 10]);
+  assert.deepEqual(steps([], [3]), [3]);
 });

@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { frames } from "../src/charts/heat_frames.ts";
 import { groupLevel, groups, labels } from "../src/charts/heat_labels.ts";
 import { paint, patternOf, patternPixel, pixelsOf } from "../src/charts/heat_paint.ts";
+import { sheetsOf } from "../src/charts/heat_sheets.tsx";
 import { Tile } from "../src/charts/heat_tile.ts";
 import type { Layers, Outline, Packed } from "../src/contract.ts";
 import { scale } from "../src/data/colors.ts";
@@ -124,6 +125,25 @@ test("a single bad cell among 1,000 columns is painted, in 100 pixels", () => {
   assert.deepEqual(painted, [61]);
 });
 
+test("a single bad row among 1,000 rows is painted, in 100 pixels", () => {
+  const flags = Array.from({ length: 1000 }, (_, row) => (row === 617 ? 1 | 2 : 1));
+  const found = tile([0], [0], 1000, flags);
+  const image = new Uint32Array(4 * 100);
+  const values = scale("linear", [0, 10000]);
+  const pixels = pixelsOf("light", values);
+  paint(
+    { image, width: 4, height: 100, rowHeight: 0.1, scrollTop: 0 },
+    [{ tile: found, columns: found.pixels({ from: 0, to: 1 }, 4) }],
+    flags.map((_, row) => row),
+    values,
+    pixels,
+  );
+  const bad = new Set(pixels.nan);
+  const painted = Array.from({ length: 100 }, (_, y) => y).filter((y) => bad.has(image[4 * y]!));
+  assert.equal(painted.length, 1);
+  assert.ok(Math.abs(painted[0]! - 61) <= 1);
+});
+
 test("rows are painted in the order of the picture, and the rest is empty", () => {
   const found = tile([0], [0], 3);
   const values = scale("linear", [0, 20]);
@@ -180,4 +200,15 @@ test("zoom keeps the step under the pointer, and stays inside", () => {
   assert.deepEqual(panned({ from: 0, to: 100 }, -50, whole), { from: 0, to: 100 });
   assert.deepEqual(panned({ from: 0, to: 100 }, 5000, whole), { from: 900, to: 1000 });
   assert.deepEqual(inside({ from: -50, to: 2000 }, whole), whole);
+});
+
+test("the sheets of a printed heat map have all rows, each once", () => {
+  for (const rows of [1, 78, 79, 500, 5000]) {
+    const sheets = sheetsOf(rows);
+    assert.equal(sheets[0]![0], 0);
+    assert.equal(sheets[sheets.length - 1]![1], rows);
+    for (let at = 1; at < sheets.length; at++) assert.equal(sheets[at]![0], sheets[at - 1]![1]);
+    assert.ok(sheets.length <= 12);
+  }
+  assert.deepEqual(sheetsOf(0), []);
 });

@@ -1,7 +1,14 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { byModule, group, matcher, parts, rank } from "../src/data/names.ts";
 import { format, parse } from "../src/route.ts";
+
+const patterns = JSON.parse(readFileSync(new URL("patterns.json", import.meta.url), "utf8")) as [
+  string,
+  string,
+  boolean | "error",
+][];
 
 test("a name has a kind, a module and a leaf", () => {
   assert.deepEqual(parts("gradient/blocks.3.attn.weight"), {
@@ -21,11 +28,12 @@ test("tensors of a module come together, in the order of the modules", () => {
   );
 });
 
-test("a wrong regular expression matches nothing and is reported", () => {
-  const { error, matches } = matcher("(");
-  assert.notEqual(error, "");
-  assert.equal(matches("("), false);
-  assert.equal(matcher("^FC").matches("fc1.weight"), true);
+test("a pattern has the meaning that it has for the server, or it is an error", () => {
+  for (const [pattern, name, expected] of patterns) {
+    const { error, matches } = matcher(pattern);
+    assert.equal(error === "" ? matches(name) : "error", expected, pattern);
+    if (expected === "error") assert.equal(matches(pattern), false);
+  }
   assert.equal(matcher("").matches("x"), true);
 });
 

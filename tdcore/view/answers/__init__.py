@@ -20,6 +20,7 @@ from tdcore.view.answers import (
     compare,
     layers,
     overview,
+    parting,
     predictions,
     ranks,
     rules,
@@ -40,9 +41,11 @@ __all__ = ["REQUESTS", "Judgement", "OpenRun", "answer", "run_line", "unreadable
 
 _PAGES: dict[str, tuple[tuple[str, ...], Answer]] = {
     "overview": (overview.PARAMETERS, overview.answer),
+    "curves": (overview.CURVE_PARAMETERS, overview.visible_curves),
     "layers": (layers.PARAMETERS, layers.answer),
     "tensors": (tensors.PARAMETERS, tensors.answer),
     "tensor": (tensor.PARAMETERS, tensor.answer),
+    "histogram": (tensor.PARAMETERS, tensor.histogram),
     "value": (value.PARAMETERS, value.answer),
     "ranks": (ranks.PARAMETERS, ranks.answer),
     "time": (time.PARAMETERS, time.answer),
@@ -51,6 +54,7 @@ _PAGES: dict[str, tuple[tuple[str, ...], Answer]] = {
 }
 _PAGES_OF_SEVERAL: dict[str, tuple[tuple[str, ...], AnswerOfSeveral]] = {
     "compare": (compare.PARAMETERS, compare.answer),
+    "partings": (parting.PARAMETERS, parting.answer),
 }
 
 REQUESTS = {

@@ -1,4 +1,4 @@
-"""Answer `compare`: one tensor of several runs, where runs begin to differ, and their different settings."""
+"""Answer `compare`: one tensor of several runs, and their different settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tdcore.modes import ModeKeys
 from tdcore.text.short_repr import cut
 from tdcore.view.answers.buckets import points
 from tdcore.view.answers.frame import load_frame
-from tdcore.view.answers.parting import parting
 from tdcore.view.answers.runs import run_line
 from tdcore.view.answers.scope import preferred
 from tdcore.view.answers.statistics import COMMON
@@ -57,7 +56,6 @@ def answer(runs: Sequence[OpenRun], parameters: Parameters) -> dict[str, Any]:
         "mode": mode,
         "modes": modes,
         "curves": [_curve(run, name, mode, statistic, steps, columns) for run in runs if name],
-        "parts": [parting(runs[0], other) for other in runs[1:]],
         "differences": list(_differences(runs)),
     }
 

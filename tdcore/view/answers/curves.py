@@ -10,6 +10,7 @@ import numpy as np
 from tdcore.modes import ModeKeys
 from tdcore.view.answers.arrow import coded, is_in, numbers, whole_numbers
 from tdcore.view.answers.buckets import Floats, Ints, StepColumns, points, reduced
+from tdcore.view.answers.frame import step_range
 from tdcore.view.answers.packing import Packed, pack_doubles
 
 if TYPE_CHECKING:
@@ -21,22 +22,38 @@ _COLUMNS = ("name", "mode", "mode_step", "step", "mean", "nan_count", "pos_inf_c
 MOST_CURVES = 60
 
 
-def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, Any]]:
+def curves(
+    run: OpenRun,
+    names: Sequence[str],
+    columns: int,
+    *,
+    mode: str = "",
+    steps: tuple[int | None, int | None] = (None, None),
+) -> list[dict[str, Any]]:
     """`Curve` of the contract for each tensor and mode, of all workers together.
 
     A curve has the mean of the finite elements. At most 60 curves are returned.
+
+    Args:
+        run: The run.
+        names: Names of the tensors.
+        columns: Maximum number of columns.
+        mode: Only this mode; "": all modes.
+        steps: First and last step of the mode, or global step for all modes; None for no limit.
     """
     if not names:
         return []
-    table = run.trial.stats(list(names), columns=_COLUMNS)
+    table = run.trial.stats(
+        list(names), columns=_COLUMNS, mode=ModeKeys[mode] if mode else None, steps=step_range(steps)
+    )
     name, texts = coded(table, "name")
-    mode, modes = coded(table, "mode")
-    means, steps = numbers(table, "mean"), whole_numbers(table, "mode_step")
+    of_mode, modes = coded(table, "mode")
+    means, mode_steps = numbers(table, "mean"), whole_numbers(table, "mode_step")
     global_steps = numbers(table, "step")
     with np.errstate(invalid="ignore"):
         bad = np.sum([numbers(table, each) for each in _COLUMNS[5:]], axis=0) > 0
     counted = ~np.isnan(numbers(table, "nan_count"))
-    key = np.where(counted, name * len(modes) + mode, -1)
+    key = np.where(counted, name * len(modes) + of_mode, -1)
     found: list[dict[str, Any]] = []
     codes = {text: code for code, text in enumerate(texts)}
     for text in names:
@@ -50,8 +67,8 @@ def curves(run: OpenRun, names: Sequence[str], columns: int) -> list[dict[str, A
                         "name": text,
                         "mode": each.name,
                         "worker": "",
-                        "points": points(steps[rows], means[rows], columns, bad=bad[rows]),
-                        "global_step": _first_global_steps(steps[rows], global_steps[rows], columns),
+                        "points": points(mode_steps[rows], means[rows], columns, bad=bad[rows]),
+                        "global_step": _first_global_steps(mode_steps[rows], global_steps[rows], columns),
                     }
                 )
     return found

@@ -18,7 +18,7 @@ from tdcore.view.answers.statistics import BAD_COLUMNS, UPDATE_RATIO, Statistic,
 if TYPE_CHECKING:
     from tdcore.trial import Trial
 
-__all__ = ["Frame", "frame_of", "load_frame", "rows_of"]
+__all__ = ["Frame", "frame_of", "load_frame", "rows_of", "step_range"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -119,9 +119,15 @@ def load_frame(
     return frame_of(table, names, columns)
 
 
+def step_range(steps: tuple[int | None, int | None]) -> range | None:
+    """The steps from a first to a last one, both included; None without a limit."""
+    low, high = steps
+    return None if low is None and high is None else range(low or 0, _NO_LIMIT if high is None else high + 1)
+
+
 def rows_of(
     trial: Trial,
-    names: Sequence[str],
+    names: Sequence[str] | None,
     *,
     mode: str,
     steps: tuple[int | None, int | None],
@@ -129,11 +135,11 @@ def rows_of(
     worker: str = "",
     merged: bool = False,
 ) -> pa.Table:
-    """Rows of Trial.stats(), with these columns and those that a frame needs. See load_frame."""
-    low, high = steps
-    limits = (
-        None if low is None and high is None else range(low or 0, _NO_LIMIT if high is None else high + 1)
-    )
+    """Rows of Trial.stats(), with these columns and those that a frame needs. See load_frame.
+
+    names: None: all tensors.
+    """
+    limits = step_range(steps)
     of_mode = mode != ModeKeys.GLOBAL.name
     table = trial.stats(
         names,

@@ -46,18 +46,28 @@ _OF_GPU = (
 )
 
 
-def hosts(trial: Trial, columns: int) -> list[dict[str, Any]]:
-    """`Host` of the contract for each machine. columns: maximum number of pixel columns."""
+def hosts(
+    trial: Trial, columns: int, seconds: tuple[int | None, int | None] = (None, None)
+) -> list[dict[str, Any]]:
+    """`Host` of the contract for each machine.
+
+    Args:
+        trial: The run.
+        columns: Maximum number of pixel columns.
+        seconds: First and last second since the first sample, both included; None for no limit.
+    """
     table = trial.system()
     if not table.num_rows:
         return []
-    start = int(whole_numbers(table, "time_ns").min())
+    times = whole_numbers(table, "time_ns")
+    times = (times - times.min()) / 1e9
     codes, texts = coded(table, "host")
     found = []
     for host in sorted({texts[code] for code in np.unique(codes).tolist()}):
-        rows = table.take(pa.array(np.flatnonzero(codes == texts.index(host))))
-        seconds = (whole_numbers(rows, "time_ns") - start) / 1e9
-        series = [*_series(rows, seconds, columns), *_gpu_series(rows, seconds, columns)]
+        visible = (times >= (seconds[0] or 0)) & (times <= (np.inf if seconds[1] is None else seconds[1]))
+        chosen = np.flatnonzero((codes == texts.index(host)) & visible)
+        rows, of_rows = table.take(pa.array(chosen)), times[chosen]
+        series = [*_series(rows, of_rows, columns), *_gpu_series(rows, of_rows, columns)]
         found.append({"host": host, "series": series})
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +12,13 @@ from tdcore.view.answers.buckets import StepColumns, reduced
 from tdcore.view.answers.changes import exact_update_ratios
 from tdcore.view.answers.frame import Frame, load_frame
 from tdcore.view.answers.names import matching
+from tdcore.view.answers.outlines import OutlinedCells, outlined_cells
 from tdcore.view.answers.packing import pack_doubles, pack_floats, pack_octets
 from tdcore.view.answers.places import at, finding_json
 from tdcore.view.answers.scope import Scope, preferred
 from tdcore.view.answers.statistics import STATISTICS, UPDATE_RATIO, bad_counts
 
 if TYPE_CHECKING:
-    from tdcore.rules.base import Finding
     from tdcore.view.answers.opened import OpenRun
     from tdcore.view.answers.parameters import Parameters
 
@@ -73,7 +73,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         values, exact = exact_update_ratios(run.trial, frame, scope.mode, scope.worker, values)
         shown["label"] += "" if exact else ", at least"
     found = reduced(values, cell, shape[0] * shape[1])
-    outlines = _outlines(run, names, scope.mode, scope.worker, over)
+    outlined = outlined_cells(run.findings, names, scope.mode, scope.worker, over)
     return {
         "statistic": shown,
         "statistics": [each.to_json() for each in STATISTICS.values()],
@@ -91,7 +91,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         "max": pack_floats(found.max),
         "flags": pack_octets(_flags(frame, values, cell, shape[0] * shape[1])),
         "range": _range(found.mean, statistic.scale),
-        "outlines": outlines,
+        "outlines": [_outline_json(each) for each in islice(outlined, _MOST_OUTLINES)],
         "first_bad": _first_bad(run, frame, scope.mode, over),
     }
 
@@ -129,38 +129,14 @@ def _range(means: Floats, scale: str) -> list[float] | None:
     return [float(shown.min()), float(shown.max())]
 
 
-def _outlines(
-    run: OpenRun, names: Sequence[str], mode: str, worker: str, over: StepColumns
-) -> list[dict[str, Any]]:
-    """`Outline` of the contract for each finding in one of these tensors."""
-    if not len(over):
-        return []
-    rows = {name: row for row, name in enumerate(names)}
-    found = []
-    for finding in run.findings:
-        if finding.tensor not in rows or finding.mode != mode or (worker and finding.worker != worker):
-            continue
-        first, last = _columns_of(finding, over)
-        if first <= last:
-            found.append(
-                {
-                    "row": rows[finding.tensor],
-                    "first_column": first,
-                    "last_column": last,
-                    "finding": finding_json(finding),
-                }
-            )
-        if len(found) == _MOST_OUTLINES:
-            break
-    return found
-
-
-def _columns_of(finding: Finding, over: StepColumns) -> tuple[int, int]:
-    """First and last column of a finding; the first is larger if the finding is in no column."""
-    newest = finding.mode_step if finding.last_mode_step is None else finding.last_mode_step
-    first = int(np.searchsorted(over.last, finding.mode_step))
-    last = int(np.searchsorted(over.first, newest, side="right")) - 1
-    return first, last
+def _outline_json(cells: OutlinedCells) -> dict[str, Any]:
+    """`Outline` of the contract."""
+    return {
+        "row": cells.row,
+        "first_column": cells.first,
+        "last_column": cells.last,
+        "finding": finding_json(cells.finding),
+    }
 
 
 def _first_bad(run: OpenRun, frame: Frame, mode: str, over: StepColumns) -> dict[str, Any] | None:

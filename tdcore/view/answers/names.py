@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -12,6 +13,13 @@ from tdcore.text.short_repr import cut
 
 __all__ = ["id_of", "matching", "name_of"]
 
+# A part of a regular expression that RE2, JavaScript and the module re do not interpret in the same way:
+# escapes of letters and digits except classes of characters, groups that begin with "(?" except "(?:", "[]",
+# "[^]", "[:", "{,", and two quantifiers.
+_OF_ONE_LANGUAGE = re.compile(
+    r"(?:[^\\]|\\[dDwWsSbBntrfv\W_])*?(?P<part>\\[^dDwWsSbBntrfv\W_]|\(\?(?!:)..?|\[\^?\]|\[:|\{,|[*+?}][*+])",
+    re.ASCII | re.DOTALL,
+)
 _COMMA = "\\x2c"  # requests separate the ids of runs by commas
 
 
@@ -21,18 +29,21 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
     The search takes linear time (RE2). The module re takes exponential time for some patterns, such as
     `(\\w+\\.?)+bias`, and all other requests to the server wait meanwhile.
 
-    Raises ConfigError for an invalid expression, and for look-around and back references, which RE2 lacks.
+    Raises ConfigError for an invalid expression, and for a part that has another meaning in the regular
+    expressions of browsers, which filter the names in a page: web/src/data/names.ts has the same list.
     """
     every = list(names)
     if not pattern:
         return every
+    part = _OF_ONE_LANGUAGE.match(pattern)
+    if part is not None:
+        raise ConfigError(
+            f"{cut(pattern)!r} contains {part['part']!r}, which patterns over names do not support"
+        )
     try:
         found = pc.match_substring_regex(pa.array(every, pa.string()), pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-        raise ConfigError(
-            f"{cut(pattern)!r} is not a regular expression without look-around and back references: "
-            f"{cut(str(error))}"
-        ) from error
+        raise ConfigError(f"{cut(pattern)!r} is not a regular expression: {cut(str(error))}") from error
     return [name for name, is_found in zip(every, found.to_pylist(), strict=True) if is_found]
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tdcore.rules.diagnosis import Diagnosis
     from tdcore.rules.runner import Report
     from tdcore.trial import Trial
+    from tdcore.trial.saved_tensors import SavedSteps
 
 __all__ = ["Judgement", "OpenRun", "frozen"]
 
@@ -59,6 +60,7 @@ class OpenRun:
         self.rules_error = ""
         self.partings: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
         self._catalog: tuple[int, Catalog] | None = None
+        self._saved_steps: tuple[int, dict[str, SavedSteps]] | None = None
         self._findings: tuple[Judgement | None, list[dict[str, Any]], tuple[Finding, ...]] | None = None
 
     @property
@@ -78,6 +80,14 @@ class OpenRun:
         if self._catalog is None or self._catalog[0] != rows:
             self._catalog = (rows, Catalog.of(self.trial))
         return self._catalog[1]
+
+    @property
+    def saved_steps(self) -> dict[str, SavedSteps]:
+        """Number of saved steps of each tensor, counted again if there are new rows. Reads all names."""
+        rows = self.rows
+        if self._saved_steps is None or self._saved_steps[0] != rows:
+            self._saved_steps = (rows, self.trial.saved_steps())
+        return self._saved_steps[1]
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tdcore.format.layout import EPOCH_SCALAR
+from tdcore.modes import ModeKeys
 from tdcore.text.numbers import human_bytes
 from tdcore.text.short_repr import cut, how_many
 from tdcore.trial.missing_text import missing_lines
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tdcore.view.answers.catalog import Catalog
     from tdcore.view.answers.opened import OpenRun
     from tdcore.view.answers.parameters import Parameters
 
-__all__ = ["PARAMETERS", "answer"]
+__all__ = ["CURVE_PARAMETERS", "PARAMETERS", "answer", "visible_curves"]
 
 PARAMETERS = ("columns",)
+CURVE_PARAMETERS = ("group", "mode", "from", "to", "columns")
 
 _COLUMNS = 800
 _RATE = re.compile(r"(?:^|[/_.])(?:lr|learning_rate|eta)$", re.ASCII)
@@ -42,9 +45,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     """`Overview` of the contract."""
     columns = parameters.columns(_COLUMNS)
     catalog, judgement = run.catalog, run.judgement
-    losses = [*catalog.of_kind("loss"), *catalog.of_kind("metric")]
-    losses += [name for name in catalog.of_kind("scalar") if name != EPOCH_SCALAR and not _RATE.search(name)]
-    rates = [name for name in catalog.of_kind("hyperparameter", "scalar") if _RATE.search(name)]
+    losses, rates = (group(catalog) for group in _GROUPS.values())
     counts = (
         Counter() if judgement is None else Counter(each.status.value for each in judgement.report.verdicts)
     )
@@ -63,6 +64,29 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         "cost": _cost(run),
         "verdicts": dict(counts),
     }
+
+
+def visible_curves(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
+    """`VisibleCurves` of the contract: the curves of one chart of the overview, at the visible steps.
+
+    `from` and `to` are steps of `mode`, and global steps without a mode.
+    """
+    group = parameters.choice("group", list(_GROUPS))
+    mode = parameters.choice("mode", list(ModeKeys.__members__), "")
+    names, columns = _GROUPS[group](run.catalog), parameters.columns(_COLUMNS)
+    return {"group": group, "curves": curves(run, names, columns, mode=mode, steps=parameters.steps())}
+
+
+def _losses(catalog: Catalog) -> list[str]:
+    scalars = [name for name in catalog.of_kind("scalar") if name != EPOCH_SCALAR and not _RATE.search(name)]
+    return [*catalog.of_kind("loss"), *catalog.of_kind("metric"), *scalars]
+
+
+def _rates(catalog: Catalog) -> list[str]:
+    return [name for name in catalog.of_kind("hyperparameter", "scalar") if _RATE.search(name)]
+
+
+_GROUPS = {"losses": _losses, "learning_rates": _rates}
 
 
 def _attempts(run: OpenRun) -> Iterator[dict[str, Any]]:

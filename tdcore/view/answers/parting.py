@@ -1,10 +1,12 @@
-"""parting: the first tensor, in order of execution, whose statistics differ between two runs.
+"""Answer `partings`: the first tensor, in order of execution, whose statistics differ between two runs.
 
 Functions without state; the thread of the runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +15,15 @@ import pyarrow as pa
 
 from tdcore.rules.measures.group_codes import dense
 from tdcore.view.answers.arrow import coded, numbers, valid, whole_numbers
+from tdcore.view.answers.frame import rows_of
 from tdcore.view.answers.places import at
 
 if TYPE_CHECKING:
+    from tdcore.modes import ModeKeys
     from tdcore.view.answers.opened import OpenRun
+    from tdcore.view.answers.parameters import Parameters
 
-__all__ = ["parting"]
+__all__ = ["PARAMETERS", "answer"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -27,14 +32,23 @@ _VALUES = ("min", "max", "mean", "abs_sum", "square_sum")
 _TEXTS = ("worker", "mode", "name")
 _NUMBERS = ("mode_step", "call")
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-8  # tolerances of SimilarAcrossRuns
+_FIRST_ROWS, _MOST_ROWS = 50_000, 500_000  # of a block
 _COLUMNS = (*_TEXTS, *_NUMBERS, "step", "seq", *_COUNTS, *_VALUES)
 
 
-def parting(one: OpenRun, other: OpenRun) -> dict[str, Any]:
-    """`Parting` of the contract: where `other` begins to differ from `one`.
+PARAMETERS: tuple[str, ...] = ()
 
-    Two tensors with statistics are compared if worker, mode, step of the mode, name and call are equal.
+
+def answer(runs: Sequence[OpenRun], parameters: Parameters) -> dict[str, Any]:
+    """`Partings` of the contract: where each run begins to differ from the first run.
+
+    Two tensors with statistics are compared if worker, mode, step of the mode, name and call are equal. The
+    rows of both runs are read in blocks of steps, up to the first block with a difference.
     """
+    return {"parts": [_known_parting(runs[0], other) for other in runs[1:]]}
+
+
+def _known_parting(one: OpenRun, other: OpenRun) -> dict[str, Any]:
     rows = (one.rows, other.rows)
     known = one.partings.get(other.id)
     if known is None or known[0] != rows:
@@ -42,31 +56,77 @@ def parting(one: OpenRun, other: OpenRun) -> dict[str, Any]:
     return known[1]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """The first difference in one mode. position: global step and order of execution, in the first run."""
+
+    position: tuple[int, int]
+    tensor: str
+    mode: str
+    mode_step: int
+    values: str
+
+
 def _parting(one: OpenRun, other: OpenRun) -> dict[str, Any]:
-    here, there = (_rows(run) for run in (one, other))
+    both = {mode.name for mode in other.trial.modes()}
+    compared, steps, differences = 0, 0, list[_Difference]()
+    for mode in one.trial.modes():
+        if mode.name in both:
+            for block in _blocks(one, mode):
+                tensors, of_steps, difference = _compared(one, other, mode.name, block)
+                compared, steps = compared + tensors, steps + of_steps
+                if difference is not None:
+                    differences.append(difference)
+                    break
+    found: dict[str, Any] = {"run": other.id, "tensor": "", "at": None}
+    if differences:
+        first = min(differences, key=lambda each: each.position)
+        place = at(one.trial, first.mode, first.mode_step, first.position[0])
+        text = f"the first difference is in {first.tensor} at {place['text']}: {first.values}"
+        return {**found, "tensor": first.tensor, "at": place, "text": text}
+    if not compared:
+        return {**found, "text": f"no tensor of the same step is in {one.name} and {other.name}"}
+    what = f"{compared:,} tensors of {steps:,} steps"
+    return {**found, "text": f"the statistics of {what} are equal in {one.name} and {other.name}"}
+
+
+def _blocks(run: OpenRun, mode: ModeKeys) -> Iterator[tuple[int, int]]:
+    """First and last step of blocks of steps of a mode; the first blocks have fewer rows."""
+    steps = run.trial.steps(mode, show_incomplete_steps=True)
+    per_step = max(1, run.rows // max(1, len(run.trial.steps(show_incomplete_steps=True))))
+    begin, rows = 0, _FIRST_ROWS
+    while begin < len(steps):
+        end = min(len(steps), begin + max(1, rows // per_step))
+        yield steps[begin], steps[end - 1]
+        begin, rows = end, min(_MOST_ROWS, 4 * rows)
+
+
+def _compared(
+    one: OpenRun, other: OpenRun, mode: str, steps: tuple[int, int]
+) -> tuple[int, int, _Difference | None]:
+    """Compare the rows of some steps: numbers of compared tensors and steps, and the first difference."""
+    here, there = (_rows(run, mode, steps) for run in (one, other))
     mine, theirs = _matched(here, there)
-    found = {"run": other.id, "tensor": "", "at": None}
-    if not len(mine):
-        return {**found, "text": f"{one.name} and {other.name} have no tensor of the same step"}
     differs = np.zeros(len(mine), dtype=np.bool_)
     for name in _COUNTS:
         differs |= numbers(here, name)[mine] != numbers(there, name)[theirs]
     for name in _VALUES:
         pair = numbers(here, name)[mine], numbers(there, name)[theirs]
         differs |= ~np.isclose(*pair, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
+    count = len(np.unique(whole_numbers(here, "step")[mine]))
     if not differs.any():
-        compared = f"{len(mine):,} tensors of {len(np.unique(whole_numbers(here, 'step')[mine])):,} steps"
-        return {**found, "text": f"the statistics of {compared} are equal in {one.name} and {other.name}"}
-    rows = mine[differs]
-    keys = [whole_numbers(here, name)[rows] for name in ("seq", "step")]
+        return len(mine), count, None
+    keys = [whole_numbers(here, name)[mine[differs]] for name in ("seq", "step")]
     first = np.flatnonzero(differs)[np.lexsort(keys)[0]]
     row, twin = int(mine[first]), int(theirs[first])
-    name, mode = (here.column(each)[row].as_py() for each in ("name", "mode"))
-    place = at(
-        one.trial, mode, int(here.column("mode_step")[row].as_py()), int(here.column("step")[row].as_py())
-    )
+    step, seq, mode_step = (int(here.column(name)[row].as_py()) for name in ("step", "seq", "mode_step"))
     values = ", ".join(_differing(here, row, there, twin, one.name, other.name))
-    return {**found, "tensor": name, "at": place, "text": f"{name} differs from {place['text']} on: {values}"}
+    name = here.column("name")[row].as_py()
+    return (
+        len(mine),
+        count,
+        _Difference(position=(step, seq), tensor=name, mode=mode, mode_step=mode_step, values=values),
+    )
 
 
 def _differing(here: pa.Table, row: int, there: pa.Table, twin: int, one: str, other: str) -> list[str]:
@@ -77,8 +137,8 @@ def _differing(here: pa.Table, row: int, there: pa.Table, twin: int, one: str, o
     return []
 
 
-def _rows(run: OpenRun) -> pa.Table:
-    table = run.trial.stats(columns=_COLUMNS)
+def _rows(run: OpenRun, mode: str, steps: tuple[int, int]) -> pa.Table:
+    table = rows_of(run.trial, None, mode=mode, steps=steps, columns=_COLUMNS)
     return table.filter(pa.array(valid(table, "count")))
 
 

@@ -17,6 +17,7 @@ from tdcore.view.answers.scope import Scope
 
 if TYPE_CHECKING:
     from tdcore.trial import Tensor
+    from tdcore.view.answers.catalog import TensorEntry
     from tdcore.view.answers.opened import OpenRun
     from tdcore.view.answers.parameters import Parameters
 
@@ -59,14 +60,19 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
 def _tensors(run: OpenRun) -> tuple[str, str]:
     """Names of the tensors with labels and predictions; "" if there are none."""
     tensors = run.catalog.tensors
-    if all(name in tensors and tensors[name].has_values for name in _NAMES):
-        return _NAMES
-    for name, each in tensors.items():
-        if name.endswith("_input_1") and each.has_values and each.origin in _LOSSES:
-            scores = f"{name.removesuffix('1')}0"
-            if scores in tensors and tensors[scores].has_values:
-                return name, scores
+    pairs = [
+        _NAMES,
+        *((name, f"{name.removesuffix('1')}0") for name, each in tensors.items() if _is_label(each)),
+    ]
+    for pair in pairs:
+        if all(name in tensors and run.saved_steps[name].has_values for name in pair):
+            return pair
     return "", ""
+
+
+def _is_label(tensor: TensorEntry) -> bool:
+    """Whether a tensor is the second input of a loss for classes."""
+    return tensor.name.endswith("_input_1") and tensor.origin in _LOSSES
 
 
 def _counted(run: OpenRun, labels: str, predictions: str, mode: ModeKeys, step: int | None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Answer `tensor`: the history of one tensor, its histograms, saved steps, and newest statistics."""
+"""Answers about one tensor: `tensor`, its history and newest statistics; and `histogram`.
+
+The stored histograms take most of the time to read, so the page requests them after the history.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,16 @@ if TYPE_CHECKING:
     from tdcore.view.answers.opened import OpenRun
     from tdcore.view.answers.parameters import Parameters
 
-__all__ = ["PARAMETERS", "answer", "chosen_tensor"]
+__all__ = ["PARAMETERS", "answer", "chosen_tensor", "histogram"]
 
 PARAMETERS = ("name", "mode", "worker", "from", "to", "columns")
 
 _COLUMNS = 400
 _CURVES = ("mean", "std", "min", "max", "l2")
 _LISTED = (*_CURVES, "rms", "abs_mean", "abs_max", "zero_share", "bad_count")
-_NUMBERS = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max", "zero_count")
-_MORE = ("nbytes", "reason", "log2_first", "log2_counts")
+_NUMBERS = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_max", "zero_count")
+_MORE = ("nbytes", "reason")
+_OF_HISTOGRAMS = ("abs_min", "abs_max", "zero_count")
 _MOST_STEPS = 1000
 _NEWEST = 50
 _FIRST_KINDS = ("gradient", "weight", "output", "loss")
@@ -52,8 +56,6 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         more=more,
     )
     frame = every.taken(np.flatnonzero(every.counted))
-    histograms = Histograms.of(frame.table, np.arange(len(frame)))
-    over = StepColumns.over(frame.steps, scope.columns)
     curves = {
         each: points(frame.steps, frame.values(COMMON[each]), scope.columns, bad=frame.bad)
         for each in _CURVES
@@ -65,12 +67,35 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         "worker": scope.worker,
         "workers": scope.workers,
         **curves,
-        "quantiles": quantile_curves(frame, histograms, scope.columns),
-        "histogram": log_histogram(frame, histograms, over),
         "saved_steps": list(_saved_steps(run, every, scope.mode)),
         "rows": list(_newest_rows(run, every, scope.mode)),
         "findings": [finding_json(each) for each in run.findings if each.tensor == name],
         "absent": _why_absent(run, name, every),
+    }
+
+
+def histogram(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
+    """`TensorHistogram` of the contract."""
+    name = chosen_tensor(run, parameters)
+    scope = Scope.of(run, [name], parameters, columns=_COLUMNS)
+    every = load_frame(
+        run.trial,
+        [name],
+        mode=scope.mode,
+        worker=scope.worker,
+        columns=_OF_HISTOGRAMS,
+        steps=scope.steps,
+        more=("log2_first", "log2_counts"),
+    )
+    frame = every.taken(np.flatnonzero(every.counted))
+    histograms = Histograms.of(frame.table, np.arange(len(frame)))
+    return {
+        "name": name,
+        "mode": scope.mode,
+        "modes": scope.modes,
+        "worker": scope.worker,
+        "quantiles": quantile_curves(frame, histograms, scope.columns),
+        "histogram": log_histogram(frame, histograms, StepColumns.over(frame.steps, scope.columns)),
     }
 
 

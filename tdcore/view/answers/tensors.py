@@ -18,14 +18,14 @@ PARAMETERS = ("pattern",)
 
 def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     """`Tensors` of the contract."""
-    tensors = run.catalog.tensors
+    tensors, saved = run.catalog.tensors, run.saved_steps
     findings = Counter(each.tensor for each in run.findings)
     return {
         "tensors": [
             {
                 **tensors[name].to_json(),
-                "steps": tensors[name].steps,
-                "has_values": tensors[name].has_values,
+                "steps": saved[name].steps,
+                "has_values": saved[name].has_values,
                 "findings": findings[name],
             }
             for name in matching(tensors, parameters.text("pattern"))

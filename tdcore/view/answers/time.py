@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARAMETERS", "answer"]
 
-PARAMETERS = ("worker", "from", "to", "columns")
+PARAMETERS = ("worker", "from", "to", "since", "until", "columns")
 
 _COLUMNS = 400
 _MS = 1e6
@@ -33,7 +33,10 @@ _NOTHING = "the run has no times of steps: no step has begun, or TDCORE_STEP_TIM
 
 
 def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
-    """`Time` of the contract. The default worker is the first; `from` and `to` are steps of each mode."""
+    """`Time` of the contract. The default worker is the first.
+
+    `from` and `to` are steps of each mode; `since` and `until` are seconds of the samples of the machines.
+    """
     table = run.trial.steps_time()
     codes, texts = coded(table, "worker")
     workers = sorted({texts[code] for code in np.unique(codes).tolist()}, key=worker_order)
@@ -46,7 +49,9 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
         table = table.filter(pc.less_equal(table["mode_step"], high))
     return {
         "modes": list(_modes(table, columns)),
-        "hosts": hosts(run.trial, columns),
+        "hosts": hosts(
+            run.trial, columns, (parameters.number("since", None), parameters.number("until", None))
+        ),
         "workers": workers,
         "worker": worker,
         "text": "" if workers else _NOTHING,

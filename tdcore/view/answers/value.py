@@ -53,7 +53,7 @@ def answer(run: OpenRun, parameters: Parameters) -> dict[str, Any]:
     entry = run.catalog.tensors[name]
     scope = Scope.of(run, [name], parameters, columns=_CELLS)
     mode = ModeKeys[scope.mode]
-    tensor = run.trial.tensor(name) if entry.steps else None
+    tensor = run.trial.tensor(name) if entry.was_saved else None
     steps = tensor.steps(mode, show_incomplete_steps=True) if tensor is not None else []
     step = parameters.number("step", steps[-1] if steps else 0) or 0
     try:

@@ -13,6 +13,8 @@ import gzip
 import json
 import logging
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ _log = logging.getLogger("tdcore.view")
 _START = os.urandom(6).hex()  # in each ETag, because versions of runs begin again with each start
 _MAX_RUNS = 8  # in one comparison
 _MAX_BODY = 1 << 20
+_KEPT_BYTES = 16 << 20
 _PACK_BYTES, _SAMPLE_BYTES, _WORTH_PACKING = 1 << 12, 1 << 16, 0.6
 _PRIVATE = {"Cache-Control": "private, no-cache"}  # the browser validates its copy at each use
 _WRITES: dict[str, Callable[[OpenRun, Mapping[str, Any]], str]] = {
@@ -69,6 +72,7 @@ class ViewApp:
         self._pages = pages
         self._can_write = can_write
         self._watching: asyncio.Task[None] | None = None
+        self._kept = _Kept(_KEPT_BYTES)
         runs.changed = self.events.publish
 
     def asgi(self, *, token: str, hosts: HostNames) -> ASGIApp:
@@ -110,12 +114,11 @@ class ViewApp:
         return _json(content, encoding, {"Cache-Control": "no-store"})
 
     async def _answer(self, request: Request) -> Response:
-        from tdcore.view.answers import REQUESTS, answer
+        from tdcore.view.answers import REQUESTS
 
         name = request.path_params["request"]
         if name not in REQUESTS:
             return _failure(f"there is no request {cut(name)!r}", 404)
-        parameters = dict(request.query_params)
         ids = await self._ids(request)
         packs = "gzip" in request.headers.get("accept-encoding", "")
         versions = await self._runs.versions(ids)
@@ -123,13 +126,38 @@ class ViewApp:
         headers = {**_PRIVATE, "ETag": etag, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
+        made = self._made(name, ids, dict(request.query_params), packs, versions)
+        content, encoding = await _unless_gone(request, made)
+        return _json(content, encoding, headers)
+
+    async def _made(
+        self, name: str, ids: list[str], parameters: Mapping[str, str], packs: bool, versions: tuple[int, ...]
+    ) -> tuple[bytes, str]:
+        """An encoded answer. The newest answers are kept until their runs change."""
+        from tdcore.view.answers import REQUESTS, answer
 
         def make(runs: list[OpenRun]) -> tuple[bytes, str]:
-            found = runs if "runs" in REQUESTS[name] else runs[0]
-            return _encoded(answer(found, name, parameters), packs)
+            made = self._kept.get(key)  # an equal request was before this one in the queue of the run
+            if made is None:
+                found = runs if "runs" in REQUESTS[name] else runs[0]
+                made = _encoded(answer(found, name, parameters), packs)
+                self._kept.put(key, made)
+            return made
 
-        content, encoding = await _unless_gone(request, self._runs.call(ids, make))
-        return _json(content, encoding, headers)
+        wanted = sorted((key, text) for key, text in parameters.items() if key not in ("run", "runs"))
+        key = (name, tuple(ids), versions, tuple(wanted), packs)
+        kept = self._kept.get(key)
+        return kept if kept is not None else await self._runs.call(ids, make)
+
+    async def prepare(self) -> None:
+        """Open the run that the first page will show, and make the answer that this page will request."""
+        try:
+            run_id = await self._runs.only_id()
+            if run_id is not None:
+                versions = await self._runs.versions([run_id])
+                await self._made("overview", [run_id], {}, True, versions)
+        except Exception:  # the page shows the error when it requests the same answer
+            _log.debug("the first answer was not prepared", exc_info=True)
 
     async def _ids(self, request: Request) -> list[str]:
         """The ids of the runs that a request names; the first run if it names none."""
@@ -167,6 +195,37 @@ class ViewApp:
     def _rest(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
+
+
+class _Kept:
+    """The answers that were used last, by a key that contains the versions of their runs.
+
+    limit: maximum number of bytes. Threads: any.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._found: OrderedDict[object, tuple[bytes, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: object) -> tuple[bytes, str] | None:
+        """The answer with this key; None if it is not kept."""
+        with self._lock:
+            found = self._found.get(key)
+            if found is not None:
+                self._found.move_to_end(key)
+            return found
+
+    def put(self, key: object, answer: tuple[bytes, str]) -> None:
+        """Keep an answer, and forget the answers that were used the longest time ago."""
+        with self._lock:
+            if key in self._found:
+                return
+            self._found[key] = answer
+            self._bytes += len(answer[0])
+            while self._bytes > self._limit:
+                self._bytes -= len(self._found.popitem(last=False)[1][0])
 
 
 class _EventStream(StreamingResponse):

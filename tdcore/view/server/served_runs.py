@@ -73,6 +73,11 @@ class ServedRuns:
         """Version and status of each open run, by id."""
         return {run_id: (run.version, run.status) for run_id, run in self._open.items()}
 
+    async def only_id(self) -> str | None:
+        """The id of the run if there is exactly one, which the first page shows; else None."""
+        await self.scan(at_least_every=self._scan_seconds)
+        return next(iter(self._entries)) if len(self._entries) == 1 else None
+
     async def versions(self, ids: Sequence[str]) -> tuple[int, ...]:
         """The versions of these runs, after their new data was read.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import os
@@ -54,14 +55,19 @@ class ServeOptions:
 
 
 class _Server(uvicorn.Server):
-    """A server that ends the streams of events first when it gets a signal."""
+    """A server that prepares the first answer, and ends the streams of events first when it gets a signal."""
 
-    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, app: ViewApp) -> None:
         super().__init__(config)
-        self._ending = ending
+        self._app = app
+        self._preparing: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._preparing = asyncio.create_task(self._app.prepare())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._ending()
+        self._app.events.close()
         super().handle_exit(sig, frame)
 
 
@@ -96,7 +102,7 @@ def serve(options: ServeOptions, ready: Callable[[str], None]) -> None:
             h11_max_incomplete_event_size=_MAX_REQUEST_BYTES,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        server = _Server(config, app.events.close)
+        server = _Server(config, app)
         with _own_signals(server):
             address = f"http://{_shown(options.host)}:{listener.getsockname()[1]}/{token}/"
             ready(address)
@@ -166,8 +172,15 @@ def _shown(host: str) -> str:
 
 
 def _import_readers() -> None:
-    """Import the modules of the answers, which takes a second, before the page requests the first answer."""
+    """Import the modules of the answers, which takes a second, before the page requests the first answer.
+
+    The first conversion of an array imports pandas, if it is installed.
+    """
+    import pyarrow as pa
+
     import tdcore.view.answers  # noqa: F401
+
+    pa.array([0]).to_numpy(zero_copy_only=False)
 
 
 def _has_display() -> bool:

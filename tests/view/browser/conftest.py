@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.view.browser.runs import write_empty, write_hostile, write_ranks
+from tests.view.browser.runs import write_empty, write_hostile, write_large, write_ranks
 from tests.view.view_server import ROOT, ViewServer, view_server
 
 playwright = pytest.importorskip(
@@ -41,12 +41,13 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs: `faulty` and `mended` of the demo, `ranks` (4 workers), `empty`, and a hostile one."""
+    """Runs: `faulty` and `mended` of the demo, `ranks` (4 workers), `empty`, `large`, and a hostile one."""
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "tdcore.cli", "demo", "--out", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     write_ranks(folder / "ranks")
     write_empty(folder / "empty")
+    write_large(folder / "large")
     write_hostile(folder / HOSTILE)
     return folder
 

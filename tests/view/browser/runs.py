@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.trial.writer import RunWriter
 
-__all__ = ["HOSTILE_NAMES", "write_empty", "write_hostile", "write_ranks"]
+__all__ = ["HOSTILE_NAMES", "write_empty", "write_hostile", "write_large", "write_ranks"]
 
 _SCRIPT = "</script><script>hacked=1</script>"
 HOSTILE_NAMES = (
@@ -53,6 +53,18 @@ def write_ranks(place: Path) -> None:
     for run in runs:
         run.flush()
         run.end()
+
+
+def write_large(place: Path) -> None:
+    """A run of 5,000 gradients at two steps, one of them with NaN."""
+    run = RunWriter(place)
+    for step in range(2):
+        for number in range(5000):
+            value = np.array([10.0 ** (-number / 1000), np.nan if (step, number) == (1, 3210) else 1.0])
+            name = f"gradient/net.blocks.{number // 4}.{'qkvo'[number % 4]}.weight"
+            run.add(name, value.astype(np.float32), step=step, kind="gradient", payload=False)
+    run.flush()
+    run.end()
 
 
 def write_hostile(place: Path) -> None:

@@ -11,6 +11,7 @@ export interface Label {
 }
 
 const LINE = 12; // pixels that a label needs
+const FEW_GROUPS = 6;
 const LEAST_GROUP = 5; // average height of groups that get labels
 
 /** Labels of the visible rows. */
@@ -75,12 +76,16 @@ function groupLabels(
   return result;
 }
 
-/** The deepest level of modules whose groups are high enough on average. */
+/**
+ * The deepest level of modules whose groups are high enough on average.
+ *
+ * If there are few of these groups, the next level; then some of its groups have a label.
+ */
 export function groupLevel(names: readonly string[], rowHeight: number): number {
-  for (let level = deepest(names); level > 1; level--) {
-    if ((names.length * rowHeight) / groups(names, level).length >= LEAST_GROUP) return level;
-  }
-  return 1;
+  const most = deepest(names);
+  let level = most;
+  while (level > 1 && (names.length * rowHeight) / groups(names, level).length < LEAST_GROUP) level--;
+  return groups(names, level).length < FEW_GROUPS && level < most ? level + 1 : level;
 }
 
 const depths = new WeakMap<readonly string[], number>();

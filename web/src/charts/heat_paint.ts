@@ -165,18 +165,20 @@ export function paint(
   const patterns = new Uint8Array(width);
   const gap = rowHeight >= 9 ? 1 : 0; // a line of background between high rows
   let y = 0;
-  for (let at = Math.floor(scrollTop / rowHeight); at < rows.length && y < height; at++) {
+  let from = Math.floor(scrollTop / rowHeight); // first row of the pixels from y on
+  for (let at = from; at < rows.length && y < height; at++) {
     const bottom = Math.min(height, Math.round((at + 1) * rowHeight - scrollTop));
-    if (bottom <= y) continue;
+    if (bottom <= y) continue; // the next row is in the same pixel
     let specials = 0;
     for (let x = 0; x < width; x++) {
-      const code = codeAt(shown[x], x, rows[at]!);
+      const code = codeAt(shown[x], x, rows, from, at + 1);
       if (code < SHADES) line[x] = shades[code]!;
       else {
         special[specials] = x;
         patterns[specials++] = code - SHADES;
       }
     }
+    from = at + 1;
     for (; y < bottom - gap; y++) {
       const start = y * width;
       image.set(line, start);
@@ -196,30 +198,34 @@ export function paint(
 /**
  * Code of a pixel.
  *
- * A pixel of several columns has the pattern of a column with NaN or infinite elements, else the mean shade, else the
- * pattern of the columns without a value.
+ * A pixel of several cells has the pattern of a cell with NaN or infinite elements, else the mean shade, else the
+ * pattern of the cells without a value. The pixel has the lines `from` to `to - 1` of `rows`.
  */
 function codeAt(
   source: (Layer & { readonly codes: Uint8Array }) | undefined,
   x: number,
-  row: number,
+  rows: readonly number[],
+  from: number,
+  to: number,
 ): number {
   if (source === undefined) return EMPTY;
   const { tile, columns, codes } = source;
-  const begin = row * tile.columns;
   const first = columns.first[x]!;
   const last = columns.last[x]!;
-  if (first === last) return codes[begin + first]!;
+  if (first === last && to - from === 1) return codes[rows[from]! * tile.columns + first]!;
   let sum = 0;
   let count = 0;
   let least = EMPTY;
-  for (let column = first; column <= last; column++) {
-    const code = codes[begin + column]!;
-    if (code === NAN) return NAN;
-    if (code < SHADES) {
-      sum += code;
-      count++;
-    } else if (code < least) least = code;
+  for (let line = from; line < to; line++) {
+    const begin = rows[line]! * tile.columns;
+    for (let column = first; column <= last; column++) {
+      const code = codes[begin + column]!;
+      if (code === NAN) return NAN;
+      if (code < SHADES) {
+        sum += code;
+        count++;
+      } else if (code < least) least = code;
+    }
   }
   return least === INFINITE || count === 0 ? least : Math.round(sum / count);
 }

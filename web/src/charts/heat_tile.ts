@@ -56,6 +56,16 @@ export class Tile {
     return { from: this.first[column] ?? 0, to: this.#ends[column] ?? 0 };
   }
 
+  /** The largest number of steps from the first to the last step of a column in a range. */
+  mostSteps(range: Range): number {
+    let most = 1;
+    for (let column = 0; column < this.columns; column++) {
+      if (this.last[column]! < range.from || this.first[column]! > range.to) continue;
+      most = Math.max(most, this.last[column]! - this.first[column]! + 1);
+    }
+    return most;
+  }
+
   /** The columns that each of `width` pixels shows. */
   pixels(range: Range, width: number): PixelColumns {
     const first = new Int32Array(width).fill(-1);

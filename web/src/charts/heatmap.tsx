@@ -3,8 +3,9 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Layers } from "../contract.ts";
 import type { Scale } from "../data/colors.ts";
 import { panned, type Range, same, zoomed } from "../data/range.ts";
-import { useApp, useSize } from "../state.ts";
+import { useApp, useSize, useStable } from "../state.ts";
 import { drawHeat, drawOverlay, type Heat, type Hover, outlineAt, PLOT, placeAt } from "./heat_draw.ts";
+import { HeatSheets } from "./heat_sheets.tsx";
 import { Tile } from "./heat_tile.ts";
 import { HeatTip } from "./heat_tip.tsx";
 
@@ -21,13 +22,12 @@ interface Props {
   readonly onOpen: (name: string, step: number) => void;
 }
 
-const LEAST_ROW = 1;
 const MOST_ROW = 32;
 const DOUBLE_CLICK_MS = 250;
 const FIT_ROW = 24; // height of few rows
 
 export function Heatmap(props: Props) {
-  const { theme } = useApp();
+  const { theme, printing } = useApp();
   const { whole, detail, rowsShown, scale } = props;
   const [box, width, height] = useSize<HTMLDivElement>();
   const scroller = useRef<HTMLDivElement>(null);
@@ -54,44 +54,27 @@ export function Heatmap(props: Props) {
   const range = useMemo<Range>(() => ({ from, to }), [from, to]);
   const plotWidth = Math.max(1, width - PLOT.left - PLOT.right);
   const plotHeight = Math.max(1, height - PLOT.top - PLOT.bottom);
-  const fit = Math.min(FIT_ROW, Math.max(LEAST_ROW, plotHeight / Math.max(1, rowsShown.length)));
+  const fit = Math.min(FIT_ROW, plotHeight / Math.max(1, rowsShown.length));
   const rowHeight = props.rowHeight ?? fit;
   const content = rowHeight * rowsShown.length;
   const wanted = (props.rowHeight ?? FIT_ROW) * rowsShown.length + PLOT.top + PLOT.bottom + 2;
 
   const names = useMemo(() => rowsShown.map((row) => whole.rows[row]!.name), [whole, rowsShown]);
-  const heat = useMemo<Heat>(
-    () => ({
-      answer: whole,
-      detail,
-      wholeTile,
-      detailTile,
-      rowsShown,
-      names,
-      scale,
-      theme,
-      range,
-      rowHeight,
-      scrollTop,
-      width,
-      height,
-    }),
-    [
-      whole,
-      detail,
-      wholeTile,
-      detailTile,
-      rowsShown,
-      names,
-      scale,
-      theme,
-      range,
-      rowHeight,
-      scrollTop,
-      width,
-      height,
-    ],
-  );
+  const heat = useStable<Heat>({
+    answer: whole,
+    detail,
+    wholeTile,
+    detailTile,
+    rowsShown,
+    names,
+    scale,
+    theme,
+    range,
+    rowHeight,
+    scrollTop,
+    width,
+    height,
+  });
 
   useEffect(() => {
     if (base.current !== null && width > 0) drawHeat(base.current, heat);
@@ -101,11 +84,11 @@ export function Heatmap(props: Props) {
     if (overlay.current !== null && width > 0) drawOverlay(overlay.current, heat, hover, drag);
   }, [heat, hover, drag, width]);
 
-  const pan = (steps: number): void => props.onRange(reduced(panned(range, steps, full), full));
-  const zoom = (factor: number, center: number): void =>
-    props.onRange(reduced(zoomed(range, factor, center, full), full));
+  const show = (next: Range): void => props.onRange(same(next, full) ? null : next);
+  const pan = (steps: number): void => show(panned(range, steps, full));
+  const zoom = (factor: number, center: number): void => show(zoomed(range, factor, center, full));
   const setHeight = (value: number): void => {
-    const next = Math.max(LEAST_ROW, Math.min(MOST_ROW, value));
+    const next = Math.max(fit, Math.min(MOST_ROW, value));
     const at = hover === null ? scrollTop / rowHeight : hover.line;
     props.onRowHeight(next <= fit ? null : next);
     if (scroller.current !== null) {
@@ -164,7 +147,7 @@ export function Heatmap(props: Props) {
     start.moved = true;
     if (start.pan) {
       const steps = (-dx / plotWidth) * (start.range.to - start.range.from);
-      props.onRange(reduced(panned(start.range, steps, full), full));
+      show(panned(start.range, steps, full));
       scroller.current?.scrollTo(0, start.top - dy);
     } else {
       setHover(null);
@@ -189,8 +172,7 @@ export function Heatmap(props: Props) {
       const ends = [placeAt(heat, start.x, 0).step, placeAt(heat, event.offsetX, 0).step].sort(
         (a, b) => a - b,
       );
-      const selected = { from: ends[0]!, to: Math.max(ends[1]!, ends[0]! + 2) };
-      props.onRange(reduced(selected, full));
+      show({ from: ends[0]!, to: Math.max(ends[1]!, ends[0]! + 2) });
     }
   };
 
@@ -255,43 +237,51 @@ export function Heatmap(props: Props) {
 
   const finding = hover === null ? null : outlineAt(heat, hover);
   return (
-    <div class="heat" ref={box} style={{ maxHeight: `${Math.max(120, wanted)}px` }}>
+    <>
       <div
-        class="heat-scroll"
-        ref={scroller}
-        onScroll={(event) => setScrollTop(event.currentTarget.scrollTop)}
+        class={`heat ${printing ? "off" : ""}`}
+        ref={box}
+        style={{ maxHeight: `${Math.max(120, wanted)}px` }}
       >
-        <div style={{ height: `${Math.max(height, content + PLOT.top + PLOT.bottom)}px` }}>
-          <div class="heat-sticky" style={{ height: `${height}px` }}>
-            <canvas ref={base} aria-hidden="true" />
-            <canvas
-              ref={overlay}
-              class="heat-overlay"
-              tabIndex={0}
-              role="img"
-              aria-label={props.label}
-              aria-describedby="heat-tip"
-              onKeyDown={onKeyDown}
-              onPointerDown={onPointerDown}
-              onPointerMove={onPointerMove}
-              onPointerUp={onPointerUp}
-              onPointerCancel={() => setDrag(null)}
-              onPointerLeave={() => gesture.current === null && setHover(null)}
-              onDblClick={() => {
-                clearTimeout(click.current);
-                click.current = undefined;
-                props.onRange(null);
-              }}
-            />
+        <div
+          class="heat-scroll"
+          ref={scroller}
+          onScroll={(event) => setScrollTop(event.currentTarget.scrollTop)}
+        >
+          <div style={{ height: `${Math.max(height, content + PLOT.top + PLOT.bottom)}px` }}>
+            <div class="heat-sticky" style={{ height: `${height}px` }}>
+              <canvas ref={base} aria-hidden="true" />
+              <canvas
+                ref={overlay}
+                class="heat-overlay"
+                tabIndex={0}
+                role="img"
+                aria-label={props.label}
+                aria-describedby="heat-tip"
+                onKeyDown={onKeyDown}
+                onPointerDown={onPointerDown}
+                onPointerMove={onPointerMove}
+                onPointerUp={onPointerUp}
+                onPointerCancel={() => setDrag(null)}
+                onPointerLeave={() => gesture.current === null && setHover(null)}
+                onDblClick={() => {
+                  clearTimeout(click.current);
+                  click.current = undefined;
+                  props.onRange(null);
+                }}
+              />
+            </div>
           </div>
         </div>
+        <HeatTip answer={whole} hover={hover} finding={finding} width={width} height={height} />
       </div>
-      <HeatTip answer={whole} hover={hover} finding={finding} width={width} height={height} />
-    </div>
+      {rowHeight < 1 && !printing && (
+        <p class="legend">
+          A line of pixels shows {Math.ceil(1 / rowHeight)} tensors. The key ] and Alt with the wheel make
+          rows higher.
+        </p>
+      )}
+      {printing && <HeatSheets heat={heat} />}
+    </>
   );
-}
-
-/** null instead of the whole range. */
-function reduced(range: Range, whole: Range): Range | null {
-  return same(range, whole) ? null : range;
 }

@@ -18,10 +18,9 @@ export function PhaseChart({ times, range }: { readonly times: PhaseTimes; reado
   const steps = useMemo(() => numbers(times.steps), [times]);
   const values = useMemo(() => numbers(times.milliseconds), [times]);
   const top = useMemo(() => highest(steps.length, times.phases.length, values), [steps, values, times]);
-  const shown = range ?? {
-    from: steps[0] ?? 0,
-    to: Math.max((steps[0] ?? 0) + 1, steps[steps.length - 1] ?? 1),
-  };
+  const [first, last] = [steps[0] ?? 0, steps[steps.length - 1] ?? 0];
+  const gap = steps.length > 1 ? (last - first) / (steps.length - 1) : 1; // the bar of the last step ends after it
+  const shown = range ?? { from: first, to: last + gap };
   const over = useCallback(
     (context: CanvasRenderingContext2D, left: number, up: number, w: number, h: number): void => {
       const column = (x: number): number =>

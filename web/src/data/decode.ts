@@ -48,6 +48,33 @@ export function line(points: Points): Line {
   };
 }
 
+/** A curve whose visible part has the points of `detail`, and the points of `whole` before and after it. */
+export function refined(whole: Points, detail: Points | undefined): Line {
+  const [coarse, fine] = [line(whole), detail === undefined ? null : line(detail)];
+  if (fine === null || fine.step.length === 0) return coarse;
+  const join = splice(coarse.step, fine.step);
+  return {
+    step: join(coarse.step, fine.step),
+    mean: join(coarse.mean, fine.mean),
+    min: join(coarse.min, fine.min),
+    max: join(coarse.max, fine.max),
+    bad: join(coarse.bad, fine.bad),
+  };
+}
+
+/** A function that puts values at the steps `fine` into values at the steps `coarse`, instead of those between them. */
+export function splice(coarse: Numbers, fine: Numbers): (coarse: Numbers, fine: Numbers) => Numbers {
+  const before = lastAtMost(coarse, (fine[0] ?? 0) - 1e-9) + 1;
+  const after = lastAtMost(coarse, fine[fine.length - 1] ?? 0) + 1;
+  return (values, finer) => {
+    const joined = new Float64Array(before + finer.length + values.length - after);
+    joined.set(values.subarray(0, before));
+    joined.set(finer, before);
+    joined.set(values.subarray(after), before + finer.length);
+    return joined;
+  };
+}
+
 /** Smallest and largest finite element; null if no element is finite. */
 export function extent(values: Numbers, above = Number.NEGATIVE_INFINITY): [number, number] | null {
   let low = Number.POSITIVE_INFINITY;

@@ -31,11 +31,17 @@ export interface Matcher {
   matches(name: string): boolean;
 }
 
-/** A pattern is a regular expression that ignores case; an empty pattern matches every name. */
+// A part of a pattern that has another meaning in other languages; tdcore/view/answers/names.py has the same list.
+const OF_ONE_LANGUAGE =
+  /^(?:[^\\]|\\[dDwWsSbBntrfv\W_])*?(?<part>\\[^dDwWsSbBntrfv\W_]|\(\?(?!:)..?|\[\^?\]|\[:|\{,|[*+?}][*+])/s;
+
+/** A pattern is a regular expression that is searched in names; an empty pattern matches every name. */
 export function matcher(pattern: string): Matcher {
   if (pattern === "") return { error: "", matches: () => true };
+  const part = OF_ONE_LANGUAGE.exec(pattern)?.groups?.part;
+  if (part !== undefined) return { error: `"${part}" is not supported in a pattern`, matches: () => false };
   try {
-    const expression = new RegExp(pattern, "i");
+    const expression = new RegExp(pattern);
     return { error: "", matches: (name) => expression.test(name) };
   } catch (error) {
     const text = error instanceof Error ? error.message : String(error);

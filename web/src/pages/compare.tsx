@@ -3,24 +3,25 @@ import { useMemo } from "preact/hooks";
 import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
 import type { Mark } from "../charts/lines_plot.ts";
-import type { Compare as Answer } from "../contract.ts";
-import { line } from "../data/decode.ts";
+import type { Compare as Answer, Partings } from "../contract.ts";
+import { refined } from "../data/decode.ts";
 import { count } from "../data/format.ts";
-import { Choice, Empty, Panel, plain, Scroll, Waiting } from "../parts/controls.tsx";
-import { TensorChoice } from "../parts/tensor_choice.tsx";
+import { Empty, Panel, Scroll, Waiting } from "../parts/controls.tsx";
+import { StatisticToolbar } from "../parts/statistic_toolbar.tsx";
 import { format } from "../route.ts";
 import { type App, setParameters, useAnswer, useApp } from "../state.ts";
 import { ink, seriesColor } from "../theme.ts";
-import { rangeOf, setRange } from "./layers.tsx";
+import { rangeOf, setRange, useDetail } from "../visible.ts";
 
 const MOST_RUNS = 8;
 
-/** Runs of the address; without any, this run and the next one of the folder. */
+/** Runs of the address; without any, this run and the first other run of the folder with rows. */
 function chosenRuns(app: App): string[] {
   const named = (app.route.parameters.runs ?? "").split(",").filter((each) => each !== "");
   if (named.length > 0) return named;
   const others = app.runs.runs.filter((each) => each.id !== app.run && each.status !== "unreadable");
-  return [app.run, ...others.slice(0, 1).map((each) => each.id)];
+  const next = others.find((each) => each.rows > 0) ?? others[0];
+  return next === undefined ? [app.run] : [app.run, next.id];
 }
 
 export function Compare() {
@@ -30,8 +31,7 @@ export function Compare() {
   const request = { runs: runs.join(","), name, statistic, mode };
   const enough = runs.length >= 2;
   const { data, error } = useAnswer<Answer>("compare", enough ? request : null, runs);
-  const can = (changes: Record<string, string>): boolean =>
-    app.source.has("compare", { ...request, ...changes });
+  const detail = useDetail<Answer>("compare", enough ? request : null, rangeOf(app));
   return (
     <div class="page compare">
       <header class="headline">
@@ -48,28 +48,16 @@ export function Compare() {
       {enough && data === null && <Waiting error={error} />}
       {enough && data !== null && (
         <>
-          <div class="toolbar">
-            <TensorChoice
-              value={data.name}
-              names={data.names.filter((each) => app.source.live || can({ name: each }))}
-              onChange={(next) => setParameters(app, { name: next, statistic: "" })}
+          {data.name !== "" && (
+            <StatisticToolbar
+              page="compare"
+              request={request}
+              name={data.name}
+              names={data.names}
+              answer={data}
             />
-            <Choice
-              label="Statistic"
-              value={data.statistic.id}
-              options={data.statistics
-                .filter((each) => can({ statistic: each.id }))
-                .map((each) => ({ value: each.id, label: each.label }))}
-              onChange={(next) => setParameters(app, { statistic: next })}
-            />
-            <Choice
-              label="Mode"
-              value={data.mode}
-              options={plain(data.modes.filter((each) => can({ mode: each })))}
-              onChange={(next) => setParameters(app, { mode: next })}
-            />
-          </div>
-          <Content data={data} />
+          )}
+          <Content data={data} detail={detail.data} />
         </>
       )}
       {data !== null && error !== "" && (
@@ -104,14 +92,17 @@ function RunChoice({ chosen }: { readonly chosen: readonly string[] }) {
   );
 }
 
-function Content({ data }: { readonly data: Answer }) {
+/** detail: the visible steps, more finely. */
+function Content({ data, detail }: { readonly data: Answer; readonly detail: Answer | null }) {
   const app = useApp();
   const { theme } = app;
+  const ids = data.runs.map((each) => each.id);
+  const { data: partings, error } = useAnswer<Partings>("partings", { runs: ids.join(",") }, ids);
   const names = useMemo(() => new Map(data.runs.map((each) => [each.id, each.name])), [data]);
   const series = useMemo<Series[]>(
     () =>
       data.curves.map((curve, index) => {
-        const { step, mean, min, max, bad } = line(curve.points);
+        const { step, mean, min, max, bad } = refined(curve.points, detail?.curves[index]?.points);
         return {
           label: names.get(curve.run) ?? curve.run,
           color: seriesColor(theme, index),
@@ -122,16 +113,16 @@ function Content({ data }: { readonly data: Answer }) {
           bad,
         };
       }),
-    [data, theme, names],
+    [data, detail, theme, names],
   );
   const marks = useMemo<Mark[]>(
     () =>
-      data.parts.flatMap((each) =>
+      (partings?.parts ?? []).flatMap((each) =>
         each.at === null || each.at.mode !== data.mode
           ? []
           : [{ step: each.at.mode_step, color: ink(theme).finding, text: each.run }],
       ),
-    [data, theme],
+    [data, partings, theme],
   );
   return (
     <>
@@ -152,7 +143,8 @@ function Content({ data }: { readonly data: Answer }) {
       </Panel>
       <div class="columns even">
         <Panel title="Where the runs differ" note={`compared with ${data.runs[0]?.name ?? ""}`}>
-          {data.parts.map((each) => (
+          {partings === null && <Waiting error={error} />}
+          {partings?.parts.map((each) => (
             <p key={each.run}>
               <a href={format({ page: "overview", parameters: { run: each.run } })}>
                 {names.get(each.run) ?? each.run}

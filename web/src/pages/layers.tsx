@@ -14,6 +14,7 @@ import {
   Choice,
   Disclosure,
   Empty,
+  NO_TENSORS,
   PatternField,
   plain,
   Scroll,
@@ -21,7 +22,8 @@ import {
   workerOptions,
 } from "../parts/controls.tsx";
 import { TensorName } from "../parts/tensor_name.tsx";
-import { type App, go, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
+import { type App, go, setParameters, useAnswer, useApp } from "../state.ts";
+import { rangeOf, setRange, useDetail } from "../visible.ts";
 
 const MOST_CELLS = 2_500_000; // of one answer
 const MOST_COLUMNS = 2000;
@@ -46,41 +48,19 @@ function useColumns(app: App): number {
   }, [app.run, known]);
 }
 
-/** The visible steps in the address of a page; null for all. */
-export function rangeOf(app: App): Range | null {
-  const [from, to] = [Number(app.route.parameters.from ?? ""), Number(app.route.parameters.to ?? "")];
-  return app.route.parameters.to !== undefined && to > from ? { from, to } : null;
-}
-
-/** Store the visible steps in the address. */
-export function setRange(app: App, range: Range | null): void {
-  const text = (value: number): string => String(Number(value.toFixed(2)));
-  setParameters(app, range === null ? { from: "", to: "" } : { from: text(range.from), to: text(range.to) });
-}
-
 export function Layers() {
   const app = useApp();
   const request = chosen(app);
   const width = useColumns(app);
   const { data: whole, error } = useAnswer<Answer>("layers", { ...request, columns: String(width) });
   const range = rangeOf(app);
-  const visible = useSettled(range, 120);
   const columns = Math.min(
     width,
     Math.max(100, Math.floor(MOST_CELLS / Math.max(1, whole?.rows.length ?? 1))),
   );
-  const zoomed = visible !== null && app.source.live && whole !== null;
-  const detail = useAnswer<Answer>(
-    "layers",
-    zoomed
-      ? {
-          ...request,
-          from: String(Math.floor(Math.max(0, visible.from))),
-          to: String(Math.ceil(visible.to)),
-          columns: String(columns),
-        }
-      : null,
-  );
+  const detail = useDetail<Answer>("layers", whole === null ? null : request, range, {
+    more: { columns: String(columns) },
+  });
   const pattern = app.route.parameters.pattern ?? "";
   const filter = useMemo(() => matcher(pattern), [pattern]);
   const rowsShown = useMemo(
@@ -91,12 +71,14 @@ export function Layers() {
     [whole, filter],
   );
   if (whole === null) return <Waiting error={error} />;
-  const fitting = detail.data !== null && zoomed && sameRows(detail.data, whole) ? detail.data : null;
+  const fitting = detail.data !== null && detail.data.rows.length === whole.rows.length ? detail.data : null;
   const rowHeight = Number(app.route.parameters.rows ?? "") || null;
   return (
     <div class="page layers">
       <h1 class="hidden">Layers</h1>
-      <Toolbar answer={whole} error={filter.error} pattern={pattern} range={range} rowHeight={rowHeight} />
+      {whole.kinds.length > 0 && (
+        <Toolbar answer={whole} error={filter.error} pattern={pattern} range={range} rowHeight={rowHeight} />
+      )}
       {whole.rows.length === 0 || whole.range === null ? (
         <Empty>{nothing(whole)}</Empty>
       ) : rowsShown.length === 0 ? (
@@ -109,7 +91,7 @@ export function Layers() {
           {error}
         </p>
       )}
-      {detail.error !== "" && zoomed && (
+      {detail.error !== "" && (
         <p class="notice warning" role="alert">
           {detail.error}
         </p>
@@ -118,19 +100,8 @@ export function Layers() {
   );
 }
 
-function sameRows(first: Answer, second: Answer): boolean {
-  return (
-    first.kind === second.kind &&
-    first.statistic.id === second.statistic.id &&
-    first.mode === second.mode &&
-    first.worker === second.worker &&
-    first.rows.length === second.rows.length
-  );
-}
-
 function nothing(answer: Answer): string {
-  if (answer.kinds.length === 0)
-    return "The run has no saved tensors yet. Tensors appear here after the first saved step.";
+  if (answer.kinds.length === 0) return NO_TENSORS;
   if (answer.rows.length === 0)
     return `No tensor of the kind "${answer.kind}" was saved in the mode ${answer.mode}.`;
   return `No saved step has a finite value of "${answer.statistic.label}" for the kind "${answer.kind}".`;
@@ -218,6 +189,7 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
   const app = useApp();
   const scale = useMemo(() => scaleOf(whole), [whole]);
   const full = useMemo(() => new Tile(whole).range, [whole]);
+  const resolution = useMemo(() => resolutionOf(detail ?? whole, range), [whole, detail, range]);
   return (
     <>
       <div class="heat-head">
@@ -226,6 +198,7 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
           {rowsShown.length === whole.rows.length
             ? counted(whole.rows.length, "tensor")
             : `${count(rowsShown.length)} of ${counted(whole.rows.length, "tensor")}`}
+          {` · ${resolution}`}
           {whole.outlines.length > 0 && ` · ${counted(whole.outlines.length, "finding")} outlined`}
         </span>
         {whole.first_bad !== null && <FirstBad answer={whole} />}
@@ -250,6 +223,15 @@ function Picture({ whole, detail, rowsShown, range, rowHeight }: PictureProps) {
       </Disclosure>
     </>
   );
+}
+
+/** How many steps a column of the visible picture covers, in words. */
+function resolutionOf(answer: Answer, range: Range | null): string {
+  const tile = new Tile(answer);
+  const most = tile.mostSteps(range ?? tile.range);
+  return most <= 1
+    ? "each column is one step"
+    : `a column covers up to ${count(most)} steps; zoom in for single steps`;
 }
 
 /** Scale of the colours. Values on one side of 0 have no diverging scale. */

@@ -10,10 +10,12 @@ import type {
   Curve,
   Finding,
   Notice,
+  Points,
   Rules as RulesAnswer,
   RunLine,
+  VisibleCurves,
 } from "../contract.ts";
-import { line, numbers } from "../data/decode.ts";
+import { refined } from "../data/decode.ts";
 import { bytes, count, counted, curveName, duration, percent, time } from "../data/format.ts";
 import type { Range } from "../data/range.ts";
 import { Choice, Empty, Panel, Waiting } from "../parts/controls.tsx";
@@ -21,6 +23,7 @@ import { byRule, CauseCard, FindingCard, FindingLine, type RuleFindings } from "
 import { StatusBadge } from "../parts/status.tsx";
 import { href, useAnswer, useApp } from "../state.ts";
 import { ink, seriesColor, type Theme } from "../theme.ts";
+import { useDetail } from "../visible.ts";
 
 export function Overview() {
   const app = useApp();
@@ -36,6 +39,7 @@ export function Overview() {
         <div class="column-wide">
           <Curves
             title="Losses and metrics"
+            group="losses"
             curves={data.losses}
             findings={data.findings}
             height={250}
@@ -48,6 +52,7 @@ export function Overview() {
           {data.learning_rates.length > 0 && (
             <Curves
               title="Learning rate"
+              group="learning_rates"
               scale="linear"
               curves={data.learning_rates}
               findings={[]}
@@ -130,6 +135,7 @@ function NoticeLine({ notice }: { readonly notice: Notice }) {
 
 interface CurvesProps {
   readonly title: string;
+  readonly group: VisibleCurves["group"];
   readonly curves: readonly Curve[];
   readonly findings: readonly Finding[];
   readonly height: number;
@@ -137,12 +143,19 @@ interface CurvesProps {
   readonly scale?: "auto" | "linear";
 }
 
-/** Curves as lines with their range. */
-export function curveSeries(curves: readonly Curve[], theme: Theme, global: boolean): Series[] {
+/** Curves as lines with their range. `detail`: the visible steps, more finely. */
+export function curveSeries(
+  curves: readonly Curve[],
+  detail: readonly Curve[],
+  theme: Theme,
+  global: boolean,
+): Series[] {
   const modes = new Set(curves.map((each) => each.mode)).size;
+  const points = (curve: Curve): Points =>
+    global ? { ...curve.points, step: curve.global_step } : curve.points;
   return curves.map((curve, index) => {
-    const { step: own, mean, min, max, bad } = line(curve.points);
-    const step = global ? numbers(curve.global_step) : own;
+    const fine = detail.find((each) => each.name === curve.name && each.mode === curve.mode);
+    const { step, mean, min, max, bad } = refined(points(curve), fine && points(fine));
     const label = curveName(curve, modes);
     const band = mean.some((value, at) => value !== min[at] && !Number.isNaN(min[at]));
     const base = { label, color: seriesColor(theme, index), step, value: mean, bad };
@@ -156,14 +169,19 @@ const SCALES = [
   { value: "linear", label: "linear" },
 ];
 
-function Curves({ title, curves, findings, height, empty, scale: first = "auto" }: CurvesProps) {
-  const { theme } = useApp();
+function Curves({ title, group, curves, findings, height, empty, scale: first = "auto" }: CurvesProps) {
+  const { theme, run } = useApp();
   const [range, setRange] = useState<Range | null>(null);
   const [scale, setScale] = useState<string>(first);
   const global =
     new Set(curves.map((each) => each.mode)).size > 1 &&
     curves.every((each) => each.global_step !== undefined);
-  const series = useMemo(() => curveSeries(curves, theme, global), [curves, theme, global]);
+  const mode = global ? "" : (curves[0]?.mode ?? "");
+  const detail = useDetail<VisibleCurves>("curves", curves.length === 0 ? null : { run, group, mode }, range);
+  const series = useMemo(
+    () => curveSeries(curves, detail.data?.curves ?? [], theme, global),
+    [curves, detail.data, theme, global],
+  );
   const marks = useMemo(() => findingMarks(findings, theme, global), [findings, theme, global]);
   if (curves.length === 0)
     return empty === "" ? null : (

@@ -5,22 +5,21 @@ import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
 import type { Mark } from "../charts/lines_plot.ts";
 import type { Ranks as Answer } from "../contract.ts";
-import { numbers } from "../data/decode.ts";
+import { type Numbers, numbers, splice } from "../data/decode.ts";
 import { count, number } from "../data/format.ts";
-import { Choice, Empty, Panel, plain, Waiting } from "../parts/controls.tsx";
-import { TensorChoice } from "../parts/tensor_choice.tsx";
-import { setParameters, useAnswer, useApp } from "../state.ts";
+import { Empty, Panel, Waiting } from "../parts/controls.tsx";
+import { StatisticToolbar } from "../parts/statistic_toolbar.tsx";
+import { useAnswer, useApp } from "../state.ts";
 import { ink, seriesColor } from "../theme.ts";
-import { rangeOf, setRange } from "./layers.tsx";
+import { rangeOf, setRange, useDetail } from "../visible.ts";
 
 export function Ranks() {
   const app = useApp();
   const { name = "", statistic = "", mode = "" } = app.route.parameters;
   const request = { run: app.run, name, statistic, mode };
   const { data, error } = useAnswer<Answer>("ranks", request);
+  const detail = useDetail<Answer>("ranks", request, rangeOf(app));
   if (data === null) return <Waiting error={error} />;
-  const can = (changes: Record<string, string>): boolean =>
-    app.source.has("ranks", { ...request, ...changes });
   return (
     <div class="page">
       <header class="headline">
@@ -28,30 +27,16 @@ export function Ranks() {
         <p class="muted">{data.workers.length > 1 && `${count(data.workers.length)} workers`}</p>
       </header>
       {data.candidates.length > 0 && (
-        <div class="toolbar">
-          <TensorChoice
-            value={data.tensor}
-            names={data.candidates.filter((each) => app.source.live || can({ name: each }))}
-            onChange={(next) => setParameters(app, { name: next })}
-          />
-          <Choice
-            label="Statistic"
-            value={data.statistic.id}
-            options={data.statistics
-              .filter((each) => can({ statistic: each.id }))
-              .map((each) => ({ value: each.id, label: each.label }))}
-            onChange={(next) => setParameters(app, { statistic: next })}
-          />
-          <Choice
-            label="Mode"
-            value={data.mode}
-            options={plain(data.modes.filter((each) => can({ mode: each })))}
-            onChange={(next) => setParameters(app, { mode: next })}
-          />
-        </div>
+        <StatisticToolbar
+          page="ranks"
+          request={request}
+          name={data.tensor}
+          names={data.candidates}
+          answer={data}
+        />
       )}
       {data.text !== "" && <Empty>{sentence(data.text)}</Empty>}
-      {data.workers.length > 0 && data.text === "" && <Content data={data} />}
+      {data.workers.length > 0 && data.text === "" && <Content data={data} detail={detail.data} />}
       {error !== "" && (
         <p class="notice warning" role="alert">
           {error}
@@ -83,22 +68,29 @@ function byWorker(
     .sort((a, b) => b.list.length - a.list.length);
 }
 
-function Content({ data }: { readonly data: Answer }) {
+/** Values of one worker. */
+function rowOf({ steps, values }: Answer, row: number): Numbers {
+  const columns = numbers(steps).length;
+  return numbers(values).subarray(row * columns, (row + 1) * columns);
+}
+
+/** detail: the visible steps, more finely. */
+function Content({ data, detail }: { readonly data: Answer; readonly detail: Answer | null }) {
   const app = useApp();
   const { theme } = app;
   const range = rangeOf(app);
   const worst = useMemo(() => new Set(data.outliers.map((each) => each.worker)), [data]);
   const series = useMemo<Series[]>(() => {
-    const steps = numbers(data.steps);
-    const values = numbers(data.values);
+    const [steps, fine] = [numbers(data.steps), numbers((detail ?? data).steps)];
+    const join = splice(steps, fine);
     return data.workers.map((worker, row) => ({
       label: worker,
       color: seriesColor(theme, row),
       width: worst.has(worker) ? 2.5 : 1.25,
-      step: steps,
-      value: values.slice(row * steps.length, (row + 1) * steps.length),
+      step: join(steps, fine),
+      value: join(rowOf(data, row), rowOf(detail ?? data, row)),
     }));
-  }, [data, theme, worst]);
+  }, [data, detail, theme, worst]);
   const marks = useMemo<Mark[]>(
     () =>
       data.outliers.map((each) => ({
@@ -123,7 +115,7 @@ function Content({ data }: { readonly data: Answer }) {
         />
       </Panel>
       <Panel title="Deviation from the median of the workers" note="in estimated standard deviations">
-        <DeviationMap data={data} range={range} onRange={(next) => setRange(app, next)} />
+        <DeviationMap data={detail ?? data} range={range} onRange={(next) => setRange(app, next)} />
       </Panel>
       <Panel title="Workers that deviate">
         {data.outliers.length === 0 ? (

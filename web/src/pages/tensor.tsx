@@ -4,50 +4,66 @@ import { HistogramChart } from "../charts/histogram.tsx";
 import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
 import type { Mark } from "../charts/lines_plot.ts";
-import type { Points, StatisticsRow, TensorPage, Tensors } from "../contract.ts";
-import { line } from "../data/decode.ts";
+import type {
+  Points,
+  QuantileCurve,
+  StatisticsRow,
+  TensorHistogram,
+  TensorPage,
+  Tensors,
+} from "../contract.ts";
+import { refined } from "../data/decode.ts";
 import { count, counted, number, percent, shape } from "../data/format.ts";
 import { byModule } from "../data/names.ts";
 import type { Range } from "../data/range.ts";
-import { Choice, Empty, Panel, plain, Scroll, Waiting, workerOptions } from "../parts/controls.tsx";
+import type { Parameters } from "../keys.ts";
+import {
+  Choice,
+  Empty,
+  NO_TENSORS,
+  Panel,
+  plain,
+  Scroll,
+  Waiting,
+  workerOptions,
+} from "../parts/controls.tsx";
 import { FindingCard } from "../parts/findings.tsx";
 import { ValuePanel } from "../parts/value.tsx";
-import { href, setParameters, useAnswer, useApp, useSettled } from "../state.ts";
+import { href, setParameters, useAnswer, useApp } from "../state.ts";
 import { seriesColor, type Theme } from "../theme.ts";
-import { rangeOf, setRange } from "./layers.tsx";
+import { rangeOf, setRange, useDetail } from "../visible.ts";
 import { findingMarks } from "./overview.tsx";
 
 export function Tensor() {
   const app = useApp();
   const { name = "", mode = "", worker = "" } = app.route.parameters;
   const request = { run: app.run, name, mode, worker };
-  const { data: whole, error } = useAnswer<TensorPage>("tensor", request);
+  const run = app.runs.runs.find((each) => each.id === app.run);
+  const empty = run?.rows === 0 && (run.status === "running" || run.status === "ended");
+  const { data: whole, error } = useAnswer<TensorPage>("tensor", empty ? null : request);
   const range = rangeOf(app);
-  const visible = useSettled(range, 120);
-  const zoomed = visible !== null && app.source.live;
-  const detail = useAnswer<TensorPage>(
-    "tensor",
-    zoomed
-      ? { ...request, from: String(Math.floor(Math.max(0, visible.from))), to: String(Math.ceil(visible.to)) }
-      : null,
-  );
+  const detail = useDetail<TensorPage>("tensor", request, range);
+  if (empty)
+    return (
+      <div class="page">
+        <header class="headline">
+          <h1>Tensor</h1>
+        </header>
+        <Empty>{NO_TENSORS}</Empty>
+      </div>
+    );
   if (whole === null) return <Waiting error={error} />;
-  const fits =
-    zoomed &&
-    detail.data !== null &&
-    detail.data.tensor.name === whole.tensor.name &&
-    detail.data.mode === whole.mode &&
-    detail.data.worker === whole.worker;
-  return <Content whole={whole} page={fits ? detail.data! : whole} range={range} />;
+  return <Content whole={whole} detail={detail.data} request={request} range={range} />;
 }
 
 interface ContentProps {
   readonly whole: TensorPage; // all steps
-  readonly page: TensorPage; // the visible steps
+  readonly detail: TensorPage | null; // the visible steps, more finely
+  readonly request: Parameters;
   readonly range: Range | null;
 }
 
-function Content({ whole, page, range }: ContentProps) {
+function Content({ whole, detail, request, range }: ContentProps) {
   const app = useApp();
   const { theme } = app;
   const { tensor } = whole;
@@ -71,6 +87,10 @@ function Content({ whole, page, range }: ContentProps) {
     app.source.has("tensor", { run: app.run, name: tensor.name, ...changes });
   const single = tensor.shape.every((size) => size === 1);
   const empty = whole.mean.step.base64 === "";
+  const chart = { page: whole, detail, theme, shared };
+  const histograms = useAnswer<TensorHistogram>("histogram", single ? null : request);
+  const visible = useDetail<TensorHistogram>("histogram", single ? null : request, range);
+  const quantiles = histograms.data?.quantiles ?? [];
   return (
     <div class="page tensor">
       <header class="headline">
@@ -106,10 +126,17 @@ function Content({ whole, page, range }: ContentProps) {
       {empty && <Empty>The tensor has no stored statistics in the mode {whole.mode}.</Empty>}
       <div class="columns even">
         <div>
-          {!empty && single && <SingleValue page={page} theme={theme} shared={shared} />}
-          {!empty && !single && <Spread page={page} theme={theme} shared={shared} />}
-          {!empty && !single && <Norm page={page} theme={theme} shared={shared} />}
-          {!single && <Histograms page={page} whole={whole} shared={shared} />}
+          {!empty && single && <SingleValue {...chart} />}
+          {!empty && !single && <Spread {...chart} />}
+          {!empty && !single && <Norm {...chart} />}
+          {!single && (
+            <Histograms
+              whole={histograms.data}
+              detail={visible.data}
+              error={histograms.error}
+              shared={shared}
+            />
+          )}
         </div>
         <div>
           {whole.findings.length > 0 && (
@@ -120,7 +147,15 @@ function Content({ whole, page, range }: ContentProps) {
             </Panel>
           )}
           <ValuePanel page={whole} />
-          {!single && page.quantiles.length > 0 && <Quantiles page={page} theme={theme} shared={shared} />}
+          {quantiles.length > 0 && (
+            <Quantiles
+              name={tensor.name}
+              whole={quantiles}
+              detail={visible.data?.quantiles ?? null}
+              theme={theme}
+              shared={shared}
+            />
+          )}
         </div>
       </div>
       {whole.rows.length > 0 && <Rows rows={whole.rows} />}
@@ -171,23 +206,25 @@ interface Shared {
 
 interface ChartProps {
   readonly page: TensorPage;
+  readonly detail: TensorPage | null;
   readonly theme: Theme;
   readonly shared: Shared;
 }
 
 const HEIGHT = 190;
 
-function curve(points: Points, label: string, color: string, more: Partial<Series> = {}): Series {
-  const { step, mean, bad } = line(points);
-  return { label, color, step, value: mean, bad, ...more };
+/** A curve with its range. */
+function banded(whole: Points, detail: Points | undefined, label: string, color: string): Series {
+  const { step, mean, min, max, bad } = refined(whole, detail);
+  return { label, color, step, value: mean, low: min, high: max, bad };
 }
 
 /** History of a tensor with one element. */
-function SingleValue({ page, theme, shared }: ChartProps) {
-  const series = useMemo(() => {
-    const { min: low, max: high } = line(page.mean);
-    return [curve(page.mean, "", seriesColor(theme, 0), { low, high })];
-  }, [page, theme]);
+function SingleValue({ page, detail, theme, shared }: ChartProps) {
+  const series = useMemo(
+    () => [banded(page.mean, detail?.mean, "", seriesColor(theme, 0))],
+    [page, detail, theme],
+  );
   return (
     <Panel title="Value">
       <Lines label={`Value of ${page.tensor.name}`} series={series} height={260} {...shared} />
@@ -195,18 +232,25 @@ function SingleValue({ page, theme, shared }: ChartProps) {
   );
 }
 
-function Histograms({ page, whole, shared }: Omit<ContentProps, "range"> & { readonly shared: Shared }) {
+interface HistogramsProps {
+  readonly whole: TensorHistogram | null; // null until the answer arrives
+  readonly detail: TensorHistogram | null;
+  readonly error: string;
+  readonly shared: Shared;
+}
+
+function Histograms({ whole, detail, error, shared }: HistogramsProps) {
+  const all = whole?.histogram ?? null;
   return (
-    <Panel
-      title="Histogram over time"
-      note={page.histogram === null ? undefined : "share of elements by magnitude"}
-    >
-      {page.histogram === null ? (
+    <Panel title="Histogram over time" note={all === null ? undefined : "share of elements by magnitude"}>
+      {whole === null ? (
+        <Waiting error={error} />
+      ) : all === null ? (
         <Empty>The run has no histograms of this tensor.</Empty>
       ) : (
         <HistogramChart
-          histogram={page.histogram}
-          whole={whole.histogram ?? page.histogram}
+          histogram={detail?.histogram ?? all}
+          whole={all}
           mode={whole.mode}
           range={shared.range}
           onRange={shared.onRange}
@@ -218,13 +262,13 @@ function Histograms({ page, whole, shared }: Omit<ContentProps, "range"> & { rea
 }
 
 /** Mean of the elements with one standard deviation, and their minimum and maximum. */
-function Spread({ page, theme, shared }: ChartProps) {
+function Spread({ page, detail, theme, shared }: ChartProps) {
   const series = useMemo<Series[]>(() => {
-    const mean = line(page.mean);
-    const deviation = line(page.std).mean;
+    const mean = refined(page.mean, detail?.mean);
+    const deviation = refined(page.std, detail?.std).mean;
     const low = mean.mean.map((value, at) => value - deviation[at]!);
     const high = mean.mean.map((value, at) => value + deviation[at]!);
-    const [lowest, highest] = [line(page.min), line(page.max)];
+    const [lowest, highest] = [refined(page.min, detail?.min), refined(page.max, detail?.max)];
     return [
       {
         label: "mean ± std",
@@ -238,7 +282,7 @@ function Spread({ page, theme, shared }: ChartProps) {
       { label: "min", color: seriesColor(theme, 2), step: lowest.step, value: lowest.min, width: 1 },
       { label: "max", color: seriesColor(theme, 1), step: highest.step, value: highest.max, width: 1 },
     ];
-  }, [page, theme]);
+  }, [page, detail, theme]);
   return (
     <Panel title="Elements">
       <Lines
@@ -252,11 +296,11 @@ function Spread({ page, theme, shared }: ChartProps) {
   );
 }
 
-function Norm({ page, theme, shared }: ChartProps) {
-  const series = useMemo(() => {
-    const { step, mean, min, max, bad } = line(page.l2);
-    return [{ label: "", color: seriesColor(theme, 0), step, value: mean, low: min, high: max, bad }];
-  }, [page, theme]);
+function Norm({ page, detail, theme, shared }: ChartProps) {
+  const series = useMemo(
+    () => [banded(page.l2, detail?.l2, "", seriesColor(theme, 0))],
+    [page, detail, theme],
+  );
   return (
     <Panel title="L2 norm">
       <Lines label={`L2 norm of ${page.tensor.name}`} series={series} height={HEIGHT - 30} {...shared} />
@@ -264,18 +308,33 @@ function Norm({ page, theme, shared }: ChartProps) {
   );
 }
 
+interface QuantilesProps {
+  readonly name: string;
+  readonly whole: readonly QuantileCurve[];
+  readonly detail: readonly QuantileCurve[] | null;
+  readonly theme: Theme;
+  readonly shared: Shared;
+}
+
 /** Quantiles of the magnitudes, from the smallest to the largest in colours of one family. */
-function Quantiles({ page, theme, shared }: ChartProps) {
-  const series = useMemo(
+function Quantiles({ name, whole, detail, theme, shared }: QuantilesProps) {
+  const series = useMemo<Series[]>(
     () =>
-      page.quantiles.map((each, index) =>
-        curve(each.points, `${percent(each.quantile)}`, seriesColor(theme, index)),
-      ),
-    [page, theme],
+      whole.map((each, index) => {
+        const { step, mean, bad } = refined(each.points, detail?.[index]?.points);
+        return {
+          label: percent(each.quantile),
+          color: seriesColor(theme, index),
+          step,
+          value: mean,
+          bad,
+        };
+      }),
+    [whole, detail, theme],
   );
   return (
     <Panel title="Quantiles of the magnitudes" note="from histograms: within a factor of 2">
-      <Lines label={`Quantiles of ${page.tensor.name}`} series={series} y="log" height={HEIGHT} {...shared} />
+      <Lines label={`Quantiles of ${name}`} series={series} y="log" height={HEIGHT} {...shared} />
     </Panel>
   );
 }

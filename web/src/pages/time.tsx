@@ -3,13 +3,15 @@ import { useMemo, useState } from "preact/hooks";
 import { Lines } from "../charts/lines.tsx";
 import type { Series } from "../charts/lines_data.ts";
 import { PhaseChart } from "../charts/phases.tsx";
-import type { Time as Answer, Host, PhaseTimes } from "../contract.ts";
-import { line } from "../data/decode.ts";
+import type { Time as Answer, Host, PhaseTimes, Points } from "../contract.ts";
+import { refined } from "../data/decode.ts";
 import { duration, percent } from "../data/format.ts";
 import type { Range } from "../data/range.ts";
+import type { Parameters } from "../keys.ts";
 import { Choice, Empty, Panel, plain, Waiting } from "../parts/controls.tsx";
 import { setParameters, useAnswer, useApp } from "../state.ts";
 import { seriesColor } from "../theme.ts";
+import { useDetail } from "../visible.ts";
 import { sentence } from "./ranks.tsx";
 
 export function Time() {
@@ -34,10 +36,10 @@ export function Time() {
       </div>
       {data.text !== "" && <Empty>{sentence(data.text)}</Empty>}
       {data.modes.map((each) => (
-        <Phases key={each.mode} times={each} />
+        <Phases key={each.mode} times={each} request={request} />
       ))}
       {data.hosts.map((each) => (
-        <HostPanel key={each.host} host={each} />
+        <HostPanel key={each.host} host={each} request={request} />
       ))}
       {data.text === "" && data.hosts.length === 0 && (
         <Empty>
@@ -49,14 +51,16 @@ export function Time() {
   );
 }
 
-function Phases({ times }: { readonly times: PhaseTimes }) {
+function Phases({ times, request }: { readonly times: PhaseTimes; readonly request: Parameters }) {
   const { theme } = useApp();
+  const [range, setRange] = useState<Range | null>(null);
+  const detail = useDetail<Answer>("time", request, range).data;
+  const fine = detail?.modes.find((each) => each.mode === times.mode);
   const total = times.seconds.reduce((sum, each) => sum + each, 0);
   const duration_ = useMemo<Series[]>(() => {
-    const { step, mean, min, max } = line(times.step);
+    const { step, mean, min, max } = refined(times.step, fine?.step);
     return [{ label: "", color: seriesColor(theme, 0), step, value: mean, low: min, high: max }];
-  }, [times, theme]);
-  const [range, setRange] = useState<Range | null>(null);
+  }, [times, fine, theme]);
   return (
     <Panel title={`Steps of ${times.mode}`} note={`${duration(total)} in all phases`}>
       <div class="columns phases">
@@ -99,9 +103,13 @@ function Phases({ times }: { readonly times: PhaseTimes }) {
   );
 }
 
-function HostPanel({ host }: { readonly host: Host }) {
+const SECONDS = { names: ["since", "until"] } as const;
+
+function HostPanel({ host, request }: { readonly host: Host; readonly request: Parameters }) {
   const { theme } = useApp();
   const [range, setRange] = useState<Range | null>(null);
+  const detail = useDetail<Answer>("time", request, range, SECONDS).data;
+  const fine = detail?.hosts.find((each) => each.host === host.host);
   return (
     <Panel title={host.host} note="seconds since the start of the run">
       <div class="small-multiples">
@@ -111,6 +119,7 @@ function HostPanel({ host }: { readonly host: Host }) {
             name={each.name}
             unit={each.unit}
             points={each.points}
+            detail={fine?.series.find(({ name }) => name === each.name)?.points}
             color={seriesColor(theme, index)}
             range={range}
             onRange={setRange}
@@ -125,18 +134,19 @@ function HostPanel({ host }: { readonly host: Host }) {
 interface HostChartProps {
   readonly name: string;
   readonly unit: string;
-  readonly points: Host["series"][number]["points"];
+  readonly points: Points;
+  readonly detail: Points | undefined;
   readonly color: string;
   readonly range: Range | null;
   readonly onRange: (range: Range | null) => void;
   readonly sync: string;
 }
 
-function HostChart({ name, unit, points, color, range, onRange, sync }: HostChartProps) {
+function HostChart({ name, unit, points, detail, color, range, onRange, sync }: HostChartProps) {
   const series = useMemo<Series[]>(() => {
-    const { step, mean, min, max } = line(points);
+    const { step, mean, min, max } = refined(points, detail);
     return [{ label: "", color, step, value: mean, low: min, high: max, width: 1.25 }];
-  }, [points, color]);
+  }, [points, detail, color]);
   return (
     <div>
       <h3>

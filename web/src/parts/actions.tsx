@@ -1,4 +1,5 @@
 /** Buttons that write requests into the run of a training: stop, capture more. A dialog confirms each request. */
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { RunLine, Tensors } from "../contract.ts";
 import { counted } from "../data/format.ts";
@@ -34,14 +35,26 @@ interface DialogProps {
   readonly onClose: () => void;
 }
 
-/** Send a request, then show the answer in words. */
-function useRequest(name: "stop" | "capture"): [string, boolean, (body: unknown) => void] {
+interface RequestDialogProps extends DialogProps {
+  readonly title: string;
+  readonly name: "stop" | "capture"; // of the request
+  readonly body: Readonly<Record<string, unknown>>; // without the run
+  readonly button: string;
+  readonly danger?: boolean;
+  readonly disabled?: boolean;
+  readonly about: ComponentChildren;
+  readonly children: ComponentChildren; // fields
+}
+
+/** A form that sends a request to the training, and shows the answer in words. */
+function RequestDialog(props: RequestDialogProps) {
   const { source } = useApp();
   const [text, setText] = useState("");
   const [sent, setSent] = useState(false);
-  const send = (body: unknown): void => {
+  const submit = (event: Event): void => {
+    event.preventDefault();
     setSent(true);
-    source.post(name, body).then(
+    source.post(props.name, { run: props.line.id, ...props.body }).then(
       (done) => setText(done.text),
       (error: unknown) => {
         setSent(false);
@@ -49,45 +62,55 @@ function useRequest(name: "stop" | "capture"): [string, boolean, (body: unknown)
       },
     );
   };
-  return [text, sent, send];
-}
-
-function StopDialog({ line, onClose }: DialogProps) {
-  const [reason, setReason] = useState("");
-  const [text, sent, send] = useRequest("stop");
-  const submit = (event: Event): void => {
-    event.preventDefault();
-    send({ run: line.id, reason });
-  };
   return (
-    <Dialog title="Stop the training?" onClose={onClose}>
-      <p>
-        The training of <b>{line.name}</b> stops at the start of its next step. All workers stop at the same
-        step. The data that is already captured is kept.
-      </p>
+    <Dialog title={props.title} onClose={props.onClose}>
+      <p>{props.about}</p>
       <form onSubmit={submit}>
-        <label>
-          Reason, which is stored in the run
-          <input
-            type="text"
-            value={reason}
-            maxLength={200}
-            onInput={(event) => setReason(event.currentTarget.value)}
-          />
-        </label>
+        {props.children}
         <p role="status">{text}</p>
         <div class="dialog-buttons">
           <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>
             {sent ? "Close" : "Cancel"}
           </button>
           {!sent && (
-            <button type="submit" class="danger">
-              Stop the training
+            <button type="submit" class={props.danger ? "danger" : ""} disabled={props.disabled ?? false}>
+              {props.button}
             </button>
           )}
         </div>
       </form>
     </Dialog>
+  );
+}
+
+function StopDialog({ line, onClose }: DialogProps) {
+  const [reason, setReason] = useState("");
+  return (
+    <RequestDialog
+      line={line}
+      onClose={onClose}
+      title="Stop the training?"
+      name="stop"
+      body={{ reason }}
+      button="Stop the training"
+      danger
+      about={
+        <>
+          The training of <b>{line.name}</b> stops at the start of its next step. All workers stop at the same
+          step. The data that is already captured is kept.
+        </>
+      }
+    >
+      <label>
+        Reason, which is stored in the run
+        <input
+          type="text"
+          value={reason}
+          maxLength={200}
+          onInput={(event) => setReason(event.currentTarget.value)}
+        />
+      </label>
+    </RequestDialog>
   );
 }
 
@@ -100,63 +123,55 @@ function CaptureDialog({ line, onClose }: DialogProps) {
   );
   const [steps, setSteps] = useState("10");
   const [level, setLevel] = useState("values");
-  const [text, sent, send] = useRequest("capture");
   const { matches, error } = matcher(pattern);
   const tensors = (data?.tensors ?? []).map((each) => each.name).filter(matches);
-  const submit = (event: Event): void => {
-    event.preventDefault();
-    send({ run: line.id, tensors, steps: Number(steps), level, reason: "requested in the view" });
-  };
   return (
-    <Dialog title="Capture more" onClose={onClose}>
-      <p>
-        The training of <b>{line.name}</b> captures these tensors at each of its next steps. These steps take
-        longer.
+    <RequestDialog
+      line={line}
+      onClose={onClose}
+      title="Capture more"
+      name="capture"
+      body={{ tensors, steps: Number(steps), level, reason: "requested in the view" }}
+      button="Capture"
+      disabled={tensors.length === 0}
+      about={
+        <>
+          The training of <b>{line.name}</b> captures these tensors at each of its next steps. These steps
+          take longer.
+        </>
+      }
+    >
+      <label>
+        Tensors, as a regular expression over names
+        <input
+          type="text"
+          value={pattern}
+          spellcheck={false}
+          onInput={(event) => setPattern(event.currentTarget.value)}
+        />
+      </label>
+      <p class="muted" role="status">
+        {error === "" ? `${counted(tensors.length, "tensor")}: ${named(tensors)}` : error}
       </p>
-      <form onSubmit={submit}>
-        <label>
-          Tensors, as a regular expression over names
-          <input
-            type="text"
-            value={pattern}
-            spellcheck={false}
-            onInput={(event) => setPattern(event.currentTarget.value)}
-          />
-        </label>
-        <p class="muted" role="status">
-          {error === "" ? `${counted(tensors.length, "tensor")}: ${named(tensors)}` : error}
-        </p>
-        <label>
-          Number of steps
-          <input
-            type="number"
-            value={steps}
-            min="1"
-            max="10000"
-            required
-            onInput={(event) => setSteps(event.currentTarget.value)}
-          />
-        </label>
-        <label>
-          Stored data
-          <select value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
-            <option value="values">statistics and all values</option>
-            <option value="statistics">statistics only</option>
-          </select>
-        </label>
-        <p role="status">{text}</p>
-        <div class="dialog-buttons">
-          <button type="button" onClick={(event) => event.currentTarget.closest("dialog")?.close()}>
-            {sent ? "Close" : "Cancel"}
-          </button>
-          {!sent && (
-            <button type="submit" disabled={tensors.length === 0}>
-              Capture
-            </button>
-          )}
-        </div>
-      </form>
-    </Dialog>
+      <label>
+        Number of steps
+        <input
+          type="number"
+          value={steps}
+          min="1"
+          max="10000"
+          required
+          onInput={(event) => setSteps(event.currentTarget.value)}
+        />
+      </label>
+      <label>
+        Stored data
+        <select value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
+          <option value="values">statistics and all values</option>
+          <option value="statistics">statistics only</option>
+        </select>
+      </label>
+    </RequestDialog>
   );
 }
 

@@ -94,6 +94,9 @@ export function PatternField(props: {
   );
 }
 
+export const NO_TENSORS =
+  "The run has no saved tensors. While the training runs, they appear after the first saved step.";
+
 /** A box with a heading. */
 export function Panel(props: {
   readonly title: string;
