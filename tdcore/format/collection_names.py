@@ -63,7 +63,7 @@ def expand_names(attempts: Mapping[str, Any]) -> dict[str, Any]:
         added, removed = (difference.get(key, []) for key in ("added", "removed"))
         base = _collections(attempts.get(str(difference["attempt"]))).get(name, {})
         names = base.get(_NAMES) if isinstance(base, dict) else None
-        if not all(isinstance(each, list) for each in (added, removed, names)):
+        if not (isinstance(added, list) and isinstance(removed, list) and isinstance(names, list)):
             raise ValueError(f"{where} does not lead to a list of names")
         if not all(isinstance(text, str) for text in (*added, *removed, *names)):
             raise ValueError(f"{where} leads to a name that is not a text")
