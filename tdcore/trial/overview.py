@@ -19,6 +19,7 @@ import pyarrow as pa
 from tdcore.modes import ModeKeys
 from tdcore.trial.merge_stats import merged_sources
 from tdcore.trial.statistics import DERIVED, derived_columns, merged_columns
+from tdcore.trial.step_blocks import step_blocks
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
@@ -183,24 +184,10 @@ def _blocks(
     reader: Reader, names: Sequence[int], mask: Mask, step: int | None, mode: ModeKeys | None
 ) -> Iterator[Ints]:
     """Rows of the tensors in some stretches, in blocks of whole steps, by global step."""
-    index, stretches = reader.index, reader.index.stretches
-    chosen = np.flatnonzero(mask)
-    order = np.argsort(stretches.column("step")[chosen], kind="stable")
-    chosen = chosen[order]
-    steps, sizes = stretches.column("step")[chosen], stretches.lengths[chosen]
-    of_block = (np.cumsum(sizes) - 1) // _BLOCK_ROWS
-    new_step = np.diff(steps, prepend=steps[:1] - 1) != 0
-    starts = [0]
-    for at in np.flatnonzero(new_step[1:]) + 1:
-        if of_block[at] != of_block[starts[-1]]:
-            starts.append(int(at))
-    test = {"name": index.among("name", names)}
-    for begin, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
-        mask = np.zeros(len(stretches), dtype=np.bool_)
-        mask[chosen[begin:end]] = True
-        rows = reader.meant(index.find(test, mask), step, mode)
-        if len(rows):
-            yield rows
+    for rows in step_blocks(reader, {"name": reader.index.among("name", names)}, mask, _BLOCK_ROWS):
+        meant = reader.meant(rows, step, mode)
+        if len(meant):
+            yield meant
 
 
 def _block(reader: Reader, rows: Ints, statistic: str) -> dict[str, npt.NDArray[Any]]:

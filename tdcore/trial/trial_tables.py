@@ -5,7 +5,7 @@ Threads: see Trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from tdcore.trial.compare_workers import compare_workers
 from tdcore.trial.overview import Overview, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.row_files import read_rows
+from tdcore.trial.step_blocks import step_blocks
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
 from tdcore.trial.totals import Totals, totals
 from tdcore.trial.trial_run import TrialRun
@@ -68,6 +69,44 @@ class TrialTables(TrialRun):
         if not show_incomplete_steps:
             rows = rows[self._reader.complete(rows)]
         return self._reader.merged(rows, columns) if merged else self._reader.stats(rows, columns)
+
+    def stats_batches(
+        self,
+        regex_or_names: str | Iterable[str] | None = None,
+        *,
+        mode: ModeKeys | None = None,
+        kinds: str | Iterable[str] | None = None,
+        workers: str | Iterable[str] | None = None,
+        attempt: int | None = None,
+        show_incomplete_steps: bool = True,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = 1 << 16,
+    ) -> Iterator[pa.Table]:
+        """The rows of stats() in several tables, for runs whose statistics do not fit into memory.
+
+        A table has all rows of one or more global steps; the tables are ordered by step. The run is not read
+        again between two tables. The arguments are those of stats().
+
+        Args:
+            batch_rows: Approximate number of rows of a table. A step with more rows is one table.
+        """
+        self._reader.auto_refresh()
+        reader, index = self._reader, self._reader.index
+        tests = {}
+        names = self._name_codes(regex_or_names)
+        if names is not None:
+            tests["name"] = index.among("name", names)
+        if kinds is not None:
+            kind = index.dictionaries["kind"]
+            tests["kind"] = index.among("kind", [kind.code(each.lower()) for each in as_list(kinds) or ()])
+        chosen = reader.chosen(None, mode, as_list(workers), attempt)
+        for rows in step_blocks(reader, tests, chosen, batch_rows):
+            if kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)):
+                rows = reader.tensors_only(rows)
+            if not show_incomplete_steps:
+                rows = rows[reader.complete(rows)]
+            if len(rows):
+                yield reader.stats(rows, columns)
 
     def overviews(
         self, names: Iterable[str], statistic: str, *, steps: int | None = None, mode: ModeKeys | None = None
@@ -251,11 +290,13 @@ class TrialTables(TrialRun):
         attempt: int | None,
     ) -> Any:
         self._reader.auto_refresh()
+        names = self._name_codes(regex_or_names)
+        return self._reader.select(names, steps, mode, as_list(kinds), as_list(workers), attempt)
+
+    def _name_codes(self, regex_or_names: str | Iterable[str] | None) -> list[int] | None:
+        """The codes of these names; None for all names."""
         dictionary = self._reader.index.dictionaries["name"]
-        names: list[int] | None = None
         if isinstance(regex_or_names, str):
             (test,) = patterns(regex_or_names)
-            names = [code for code, text in enumerate(dictionary.texts) if test.search(text)]
-        elif regex_or_names is not None:
-            names = [dictionary.code(text) for text in regex_or_names]
-        return self._reader.select(names, steps, mode, as_list(kinds), as_list(workers), attempt)
+            return [code for code, text in enumerate(dictionary.texts) if test.search(text)]
+        return None if regex_or_names is None else [dictionary.code(text) for text in regex_or_names]
