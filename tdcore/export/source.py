@@ -124,10 +124,14 @@ class Part:
 
     def batches(self) -> Iterator[pa.Table]:
         """The statistics as tables with COLUMNS, `value` and `non_finite`, in order of global steps."""
-        selection = self.selection
+        yield from self._read(self.selection.tensors, list(self.selection.kinds) or None)
+
+    def _read(self, tensors: str | None, kinds: list[str] | None) -> Iterator[pa.Table]:
+        if self.worker not in self._trial.index.texts("worker"):
+            return  # the worker has saved nothing so far
         for table in self._trial.stats_batches(
-            selection.tensors,
-            kinds=list(selection.kinds) or None,
+            tensors,
+            kinds=kinds,
             workers=self.worker,
             attempt=self.attempt,
             columns=COLUMNS,
@@ -148,10 +152,8 @@ class Part:
         return found
 
     def _hyperparameters(self) -> dict[str, Parameter]:
-        for table in self._trial.stats_batches(
-            kinds="hyperparameter", workers=self.worker, attempt=self.attempt, columns=COLUMNS, batch_rows=_BATCH_ROWS
-        ):
-            rows = with_values(table).select(["name", "value"]).to_pylist()
+        for table in self._read(None, ["hyperparameter"]):
+            rows = table.select(["name", "value"]).to_pylist()
             return {f"hyperparameter/{row['name']}": row["value"] for row in reversed(rows) if row["value"] is not None}
         return {}
 
