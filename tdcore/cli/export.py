@@ -15,8 +15,8 @@ from tdcore.errors import ConfigError
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    "Exit codes: 0 the export is complete. 2 wrong usage, the output exists, or a package is missing. 3 the run "
-    "cannot be read, or the tool has failed."
+    "Exit codes: 0 the export is complete. 2 wrong usage, the output exists, or a package is missing. 3 the "
+    "run cannot be read, or the tool has failed."
 )
 _HINTS = {
     "tensorboard": "tensorboard --logdir {out}",
@@ -57,7 +57,8 @@ def command(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", help="Export new steps until the attempt ends (tensorboard only). Continues an export."
+            "--follow",
+            help="Export new steps until the attempt ends (tensorboard only). Continues an export.",
         ),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -39,7 +39,8 @@ class HookConfig:
         rules: Rules of the run as text. The rules are only stored in run.json, for `tdcore rules run`
             (hooks/rule_capture.py adds their collections).
         export_tensorboard: Export the run to TensorBoard while it is written (docs/export.md).
-        tensorboard_dir: Folder for the exports of several runs, in folders with the names of the runs. None: the
+        tensorboard_dir: Folder for the exports of several runs, in folders with the names of the runs.
+        None: the
             folder `tensorboard` in out_dir.
         profiler_config: Steps that are profiled. None: those of the file that profiler_json.py finds.
     """
@@ -67,13 +68,17 @@ class HookConfig:
         checks.flag("save_all", self.save_all)
         checks.flag("export_tensorboard", self.export_tensorboard)
         if self.tensorboard_dir is not None and not (
-            isinstance(self.tensorboard_dir, str) and self.tensorboard_dir and "://" not in self.tensorboard_dir
+            isinstance(self.tensorboard_dir, str)
+            and self.tensorboard_dir
+            and "://" not in self.tensorboard_dir
         ):
             raise ConfigError(f"tensorboard_dir must be a local folder, got {self.tensorboard_dir!r}")
         if self.tensorboard_dir is not None and not self.export_tensorboard:
             _log.warning("tdcore: tensorboard_dir has no effect without export_tensorboard=True")
         if self.export_tensorboard and self.tensorboard_dir is None and "://" in self.out_dir:
-            raise ConfigError("export_tensorboard needs tensorboard_dir, a local folder, if the run is in a bucket")
+            raise ConfigError(
+                "export_tensorboard needs tensorboard_dir, a local folder, if the run is in a bucket"
+            )
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
             raise ConfigError(
                 f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"

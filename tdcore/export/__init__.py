@@ -11,7 +11,8 @@ output       the folder or file of an export
 follow       export of a run that is still being written, by a process of its own
 tensorboard, wandb, mlflow, trackio, tables   the targets
 
-A target uses the tool's own library, which is imported when it is needed. Nothing here runs in a training process.
+A target uses the tool's own library, which is imported when it is needed. Nothing here runs in a training
+process.
 Threads: any; an export uses one thread.
 """
 

@@ -1,4 +1,7 @@
-"""DuckDB: a database with the tables statistics, texts and parameters of tables.py. Threads: one per object."""
+"""DuckDB: a database with the tables statistics, texts and parameters.
+
+Threads: one per object.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Follow: export of one attempt to TensorBoard while it is written, by a process of its own.
 
-The hook starts this process with the job as its argument; `tdcore export --follow` calls follow_run(). It reads the
-run as any reader does, so neither the training nor the flusher waits for it, and a new flusher needs no new
-follower.
+The hook starts this process with the job as its argument; `tdcore export --follow` calls follow_run(). It
+reads the run as any reader does, so neither the training nor the flusher waits for it, and a new flusher
+needs no new follower.
 
-OUT/attempt_<n>/.tdcore-follow.json contains the size of each event file and the tickets of the exported rows. It is
-written after the events. A follower that continues first cuts the event files to these sizes, and exports only
-other rows, so that no row is lost or exported twice. The same happens after an error, such as a full disk, with
-exponential backoff. If the attempt has ended and the error stays, the run gets a note.
+OUT/attempt_<n>/.tdcore-follow.json contains the size of each event file and the tickets of the exported
+rows. It is written after the events. A follower that continues first cuts the event files to these sizes,
+and exports only other rows, so that no row is lost or exported twice. The same happens after an error, such
+as a full disk, with exponential backoff. If the attempt has ended and the error stays, the run gets a note.
 
 Threads: one thread.
 """
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from tdcore.errors import ConfigError, ExportError, RunNotFound, SinkError, SinkKeyError, TdcoreError
+from tdcore.errors import ConfigError, ExportError, RunError, RunNotFound, SinkError, SinkKeyError, TdcoreError
 from tdcore.export.output import MARKER
 from tdcore.export.source import COLUMNS, Part, Selection, Text, run_texts, with_values
 from tdcore.format.layout import COLLECTIONS_PREFIX, FORMAT_VERSION
@@ -93,9 +93,9 @@ def follow_run(
             if tries:
                 _set_note(run, attempt, None)
             return count + follower.values
-        except (OSError, SinkError) as error:
-            if isinstance(error, TdcoreError) and not isinstance(error, SinkError):
-                raise
+        except RunError:  # the run is damaged or removed
+            raise
+        except OSError as error:  # also SinkError
             count += follower.saved_values
             pause = pause if not follower.saved_values else _FIRST_PAUSE_SECONDS
             tries = tries + 1 if follower.ended else min(tries + 1, 1)
@@ -118,7 +118,12 @@ class _Follower:
     """
 
     def __init__(
-        self, run: str | os.PathLike[str], folder: Path, attempt: int, selection: Selection, poll_seconds: float
+        self,
+        run: str | os.PathLike[str],
+        folder: Path,
+        attempt: int,
+        selection: Selection,
+        poll_seconds: float,
     ) -> None:
         self.values = self.saved_values = 0
         self.ended = False
@@ -261,7 +266,7 @@ class _Follower:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, which the kernel releases at the end of the process. Raises ConfigError."""
+    """Hold the lock of the folder, which ends with the process. Raises ConfigError if it is taken."""
     with (folder / ".tdcore-follow.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -316,7 +321,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             follow_run(job["run"], folder, selection=selection)
             return 0
-        except ExportError:
+        except ExportError:  # noqa: PERF203 -- once per try, with a pause between two
             return 1  # the run has a note
         except (RunNotFound, SinkError):  # for example while the bucket is unreachable
             if process_is_gone(job["host"], job["pid"], job["started_ns"]) is not False:

@@ -20,9 +20,9 @@ def magnitude_buckets(
 ) -> Floats:
     """Buckets of the magnitudes of the finite elements, shape (buckets, 3): left edge, right edge, count.
 
-    Neighbouring buckets share an edge. Zeros are in the first bucket, which begins at 0. The first and the last
-    stored bin also count all smaller and larger magnitudes, so there the edge is the smallest or the largest
-    magnitude.
+    Neighbouring buckets share an edge. Zeros are in the first bucket, which begins at 0. The first and the
+    last stored bin also count all smaller and larger magnitudes, so there the edge is the smallest or the
+    largest magnitude.
 
     Args:
         first, counts: Columns `log2_first` and `log2_counts` of the index.

@@ -1,10 +1,11 @@
 """MLflow: an experiment in a folder with an SQLite store, with a run for each worker of an attempt.
 
     OUT/mlflow.db     for `mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db`
-    OUT/artifacts/    findings, notes and histograms, which are no metrics of MLflow
+    OUT/artifacts/    findings, notes and histograms, which MLflow does not store as metrics
 
-The step of a metric is the global step, and its name begins with the mode ("TRAIN/loss"). MLflow stores an infinite
-number as the largest float64; the run has the tag `tdcore.infinities` with their number. Threads: one per object.
+The step of a metric is the global step, and its name begins with the mode ("TRAIN/loss"). MLflow stores an
+infinite number as the largest float64; the run has the tag `tdcore.infinities` with their number. Threads:
+one per object.
 """
 
 from __future__ import annotations
@@ -34,7 +35,18 @@ _NAMING = Naming(allowed=r"[A-Za-z0-9_./ -]")
 _METRICS_AT_ONCE = 1000  # limits of MlflowClient.log_batch
 _PARAMETERS_AT_ONCE = 100
 _HISTOGRAM_COLUMNS = (
-    *("mode", "mode_step", "step", "name", "call", "zero_count", "abs_min", "abs_max", "log2_first", "log2_counts"),
+    *(
+        "mode",
+        "mode_step",
+        "step",
+        "name",
+        "call",
+        "zero_count",
+        "abs_min",
+        "abs_max",
+        "log2_first",
+        "log2_counts",
+    ),
 )
 
 
@@ -58,7 +70,11 @@ class _MlflowTarget:
             artifacts = (self._folder / "artifacts").as_uri()
             name = part.run_name if part.run_name.strip() else "tdcore"
             self._experiment = self._client.create_experiment(name, artifact_location=artifacts)
-        tags = {"tdcore.run_id": part.run_id, "tdcore.attempt": str(part.attempt), "tdcore.worker": part.worker}
+        tags = {
+            "tdcore.run_id": part.run_id,
+            "tdcore.attempt": str(part.attempt),
+            "tdcore.worker": part.worker,
+        }
         run = self._client.create_run(
             self._experiment, start_time=part.started_ms, tags=tags, run_name=part.label
         )
@@ -81,7 +97,9 @@ class _MlflowTarget:
         for at in range(0, len(metrics), _METRICS_AT_ONCE):
             self._client.log_batch(self._run, metrics=metrics[at : at + _METRICS_AT_ONCE])
         if histograms:
-            self._add_histograms(batch.filter(batch["log2_first"].is_valid()).select(list(_HISTOGRAM_COLUMNS)))
+            self._add_histograms(
+                batch.filter(batch["log2_first"].is_valid()).select(list(_HISTOGRAM_COLUMNS))
+            )
         return len(metrics) + histograms
 
     def end(self, texts: Sequence[Text]) -> None:
@@ -94,7 +112,9 @@ class _MlflowTarget:
             self._client.log_text(self._run, "\n".join(lines) + "\n", "findings.jsonl")
         others = [f"{text.kind}: {text.name}\n{text.text}\n" for text in texts if text.kind != "finding"]
         if others:
-            self._client.log_text(self._run, "\n".join(others).encode(errors="backslashreplace").decode(), "notes.txt")
+            self._client.log_text(
+                self._run, "\n".join(others).encode(errors="backslashreplace").decode(), "notes.txt"
+            )
         if self._histograms is not None:
             self._histograms.close()
             self._client.log_artifact(self._run, str(self._histogram_file))

@@ -68,9 +68,13 @@ def _check(path: Path, *, is_file: bool, force: bool) -> None:
                 f"--out is {str(path)!r}, a folder that is not an export of tdcore; give another place"
             )
     if path.is_symlink() or path.is_dir() == is_file:
-        raise ConfigError(f"--out is {str(path)!r}, which is not a {'file' if is_file else 'folder'}; give another place")
+        raise ConfigError(
+            f"--out is {str(path)!r}, which is not a {'file' if is_file else 'folder'}; give another place"
+        )
     if not force:
-        raise ConfigError(f"--out is {str(path)!r}, which exists; give another place, or --force to replace it")
+        raise ConfigError(
+            f"--out is {str(path)!r}, which exists; give another place, or --force to replace it"
+        )
 
 
 def _empty(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Points: the numbers of a batch, under names that a tool accepts.
 
-A tensor with one element is exported under its name, and the statistics of a larger tensor as "name/mean" and so
-on. A tool restricts the characters and the length of names. A name that has to be changed gets a suffix from its
-own checksum, so that different names stay different, also in another process.
+A tensor with one element is exported under its name, and the statistics of a larger tensor as "name/mean"
+and so on. A tool restricts the characters and the length of names. A name that has to be changed gets a
+suffix from its own checksum, so that different names stay different, also in another process.
 
 Threads: any; no shared state.
 """
@@ -13,7 +13,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,12 @@ class Naming:
         end = (f"@{call}" if call else "") + (f"/{part}" if part else "")
         text = re.sub(rf"(?!{self.allowed}).", "_", name + end, flags=re.DOTALL)
         ambiguous = _SUFFIX.search(name) or (not part and name.endswith(_ENDINGS))
-        if text == name + end and not ambiguous and len(text) <= self.max_chars and _is_path(text, self.reserved):
+        if (
+            text == name + end
+            and not ambiguous
+            and len(text) <= self.max_chars
+            and _is_path(text, self.reserved)
+        ):
             return text
         source = repr((name, call, part)).encode(errors="surrogatepass")
         checksum = hashlib.sha256(source).hexdigest()[:10]
@@ -71,7 +75,11 @@ class Naming:
 
 def _is_path(text: str, reserved: frozenset[str]) -> bool:
     """Whether a name is not reserved, and is a plain path, which tools with folders require."""
-    return text not in reserved and not {"", ".", ".."}.intersection(text.split("/")) and not text.startswith("__")
+    return (
+        text not in reserved
+        and not {"", ".", ".."}.intersection(text.split("/"))
+        and not text.startswith("__")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,11 @@ def points(batch: pa.Table, selection: Selection, naming: Naming, *, mode_in_nam
             values = [(naming.tag(name, call), row["value"])]
         else:
             numbers = [(each, row[each]) for each in selection.statistics]
-            values = [(naming.tag(name, call, each), float(number)) for each, number in numbers if number is not None]
+            values = [
+                (naming.tag(name, call, each), float(number))
+                for each, number in numbers
+                if number is not None
+            ]
             if selection.histograms:
                 buckets = magnitude_buckets(
                     row["log2_first"], row["log2_counts"], row["zero_count"], row["abs_min"], row["abs_max"]
@@ -121,5 +133,7 @@ def points(batch: pa.Table, selection: Selection, naming: Naming, *, mode_in_nam
 
 def by_step(batch: pa.Table, selection: Selection, naming: Naming) -> Iterator[list[Point]]:
     """The points of each global step, for tools that log all values of a step together."""
-    for _, group in groupby(points(batch, selection, naming, mode_in_name=True), key=lambda point: point.step):
+    for _, group in groupby(
+        points(batch, selection, naming, mode_in_name=True), key=lambda point: point.step
+    ):
         yield list(group)

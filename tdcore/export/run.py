@@ -70,9 +70,13 @@ def export_run(
         every = list(parts(trial, chosen))
         place = Path(f"{trial.name}{info.suffix}" if out is None else out)
         about = {"run_id": trial.run_id, "to": to}
-        with output_place(place, is_file=info.is_file, force=force, about=about) as written:
-            with _errors_of(to), open_target(to, written, chosen) as target, no_refresh(trial):
-                return _exported(trial, chosen, every, target, place)
+        with (
+            output_place(place, is_file=info.is_file, force=force, about=about) as written,
+            _errors_of(to),
+            open_target(to, written, chosen) as target,
+            no_refresh(trial),
+        ):
+            return _exported(trial, chosen, every, target, place)
 
 
 @contextmanager
@@ -86,9 +90,7 @@ def _errors_of(tool: str) -> Iterator[None]:
         raise ExportError(f"the export to {tool} failed: {type(error).__name__}: {error}") from error
 
 
-def _exported(
-    trial: Trial, selection: Selection, every: list[Part], target: Target, place: Path
-) -> Exported:
+def _exported(trial: Trial, selection: Selection, every: list[Part], target: Target, place: Path) -> Exported:
     texts = run_texts(trial, selection)
     of_part = _assigned(texts, every)
     rows = values = without = 0
@@ -111,11 +113,13 @@ def _exported(
 
 
 def _assigned(texts: list[Text], every: list[Part]) -> dict[str, list[Text]]:
-    """The texts of each part. A text without a known part belongs to the first part of its attempt, or of the run."""
+    """The texts of each part. Other texts belong to the first part of their attempt, or of the run."""
     found: dict[str, list[Text]] = {part.label: [] for part in every}
     for text in texts:
         of_attempt = [part for part in every if part.attempt == text.attempt] or every
-        part = next((each for each in of_attempt if each.worker == text.worker), None) or next(iter(of_attempt), None)
+        part = next((each for each in of_attempt if each.worker == text.worker), None) or next(
+            iter(of_attempt), None
+        )
         if part is not None:
             found[part.label].append(text)
     return found

@@ -1,7 +1,8 @@
 """Source: the statistics, parameters and texts of a run, in batches of whole steps.
 
-A part is one worker in one attempt, and each part is exported separately. An attempt is exported with all of its
-steps, also with the steps that a later attempt repeats. The memory is limited by the size of a batch.
+A part is one worker in one attempt, and each part is exported separately. An attempt is exported with all
+of its steps, also with the steps that a later attempt repeats. The memory is limited by the size of a
+batch.
 
 Threads: see Trial.
 """
@@ -25,7 +26,17 @@ from tdcore.trial.worker_order import worker_order
 if TYPE_CHECKING:
     from tdcore.trial import Trial
 
-__all__ = ["COLUMNS", "DEFAULT_STATISTICS", "STATISTICS", "Parameter", "Part", "Selection", "Text", "parts", "run_texts"]
+__all__ = [
+    "COLUMNS",
+    "DEFAULT_STATISTICS",
+    "STATISTICS",
+    "Parameter",
+    "Part",
+    "Selection",
+    "Text",
+    "parts",
+    "run_texts",
+]
 
 Parameter: TypeAlias = "bool | int | float | str"
 
@@ -45,7 +56,19 @@ STATISTICS = {
 DEFAULT_STATISTICS = ("mean", "std", "l2", "abs_max", "non_finite")
 
 COLUMNS = (
-    *("attempt", "worker", "mode", "mode_step", "step", "time_ns", "name", "kind", "call", "dtype", "elements"),
+    *(
+        "attempt",
+        "worker",
+        "mode",
+        "mode_step",
+        "step",
+        "time_ns",
+        "name",
+        "kind",
+        "call",
+        "dtype",
+        "elements",
+    ),
     *("status", "reason", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count"),
     *("min", "max", "mean", "std", "l1", "l2", "abs_min", "abs_max", "log2_first", "log2_counts"),
 )  # of Trial.stats(); batches have the columns "value" and "non_finite" in addition
@@ -154,7 +177,11 @@ class Part:
     def _hyperparameters(self) -> dict[str, Parameter]:
         for table in self._read(None, ["hyperparameter"]):
             rows = table.select(["name", "value"]).to_pylist()
-            return {f"hyperparameter/{row['name']}": row["value"] for row in reversed(rows) if row["value"] is not None}
+            return {
+                f"hyperparameter/{row['name']}": row["value"]
+                for row in reversed(rows)
+                if row["value"] is not None
+            }
         return {}
 
 
@@ -173,7 +200,14 @@ def run_texts(trial: Trial, selection: Selection) -> list[Text]:
     for attempt, notes in sorted(trial.all_notes().items()):
         if chosen in (None, attempt):
             found += [
-                Text(kind="note", name=name, text=note_text(said), severity="info", attempt=attempt, document=said)
+                Text(
+                    kind="note",
+                    name=name,
+                    text=note_text(said),
+                    severity="info",
+                    attempt=attempt,
+                    document=said,
+                )
                 for name, said in notes.items()
                 if said
             ]
@@ -190,7 +224,9 @@ def finding_text(finding: Mapping[str, Any]) -> Text:
         str(each)
         for each in (
             finding.get("tensor"),
-            f"{finding['mode']} step {finding['mode_step']}" if finding.get("mode_step") is not None else None,
+            f"{finding['mode']} step {finding['mode_step']}"
+            if finding.get("mode_step") is not None
+            else None,
             f"{finding['count']} steps" if (finding.get("count") or 1) > 1 else None,
         )
         if each
@@ -248,14 +284,12 @@ def short(value: Parameter) -> Parameter:
 def with_values(table: pa.Table) -> pa.Table:
     """The table with two more columns.
 
-    `value` is the element of a tensor with one element: its mean, NaN or an infinity. `non_finite` is the number
-    of elements that are NaN or infinite. Both are null in a row without statistics.
+    `value` is the element of a tensor with one element: its mean, NaN or an infinity. `non_finite` is the
+    number of elements that are NaN or infinite. Both are null in a row without statistics.
     """
     one = pc.and_(pc.equal(table["elements"], 1), pc.equal(table["count"], 1))
     nan, high, low = (pc.greater(table[f"{kind}_count"], 0) for kind in ("nan", "pos_inf", "neg_inf"))
-    number = pc.case_when(
-        pc.make_struct(nan, high, low), math.nan, math.inf, -math.inf, table["mean"]
-    )
+    number = pc.case_when(pc.make_struct(nan, high, low), math.nan, math.inf, -math.inf, table["mean"])
     value = pc.if_else(pc.fill_null(one, False), number, pa.scalar(None, pa.float64()))
     bad = pc.add(pc.add(table["nan_count"], table["pos_inf_count"]), table["neg_inf_count"])
     return table.append_column("value", value).append_column("non_finite", bad)

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from tdcore.format.layout import index_schema
 from tdcore.export.source import COLUMNS
+from tdcore.format.layout import index_schema
 
 if TYPE_CHECKING:
     from tdcore.export.source import Parameter, Part, Selection, Text
@@ -73,7 +73,12 @@ class TableTarget:
         """See Target.begin."""
         self._part = part
         rows = [
-            {"attempt": part.attempt, "worker": part.worker, "name": _plain(name), "value": _plain(str(value))}
+            {
+                "attempt": part.attempt,
+                "worker": part.worker,
+                "name": _plain(name),
+                "value": _plain(str(value)),
+            }
             for name, value in parameters.items()
         ]
         self._write("parameters", rows)
@@ -89,7 +94,7 @@ class TableTarget:
                 at = schema.get_field_index(name)
                 table = table.set_column(at, name, pa.nulls(batch.num_rows, schema.field(name).type))
         self._writers["statistics"].write_table(table.cast(schema))
-        return batch.num_rows
+        return len(ids)
 
     def end(self, texts: Sequence[Text]) -> None:
         """See Target.end."""
@@ -113,7 +118,9 @@ class _CsvWriter:
     """A CSV file, with a histogram as text."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        fields = [pa.field(each.name, pa.string()) if pa.types.is_list(each.type) else each for each in schema]
+        fields = [
+            pa.field(each.name, pa.string()) if pa.types.is_list(each.type) else each for each in schema
+        ]
         self._writer = csv.CSVWriter(path, pa.schema(fields))
 
     def write_table(self, table: pa.Table) -> None:
@@ -137,7 +144,9 @@ def open_target(place: Path, selection: Selection, name: str) -> Iterator[TableT
         for table, schema in SCHEMAS.items():
             path = place / f"{table}.{name}"
             writer: Any = (
-                _CsvWriter(path, schema) if name == "csv" else pq.ParquetWriter(path, schema, compression="zstd")
+                _CsvWriter(path, schema)
+                if name == "csv"
+                else pq.ParquetWriter(path, schema, compression="zstd")
             )
             stack.callback(writer.close)
             writers[table] = writer

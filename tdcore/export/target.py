@@ -70,7 +70,9 @@ TARGETS = {
     "trackio": TargetInfo(module="trackio", packages=("trackio",), extra="trackio", suffix=".trackio"),
     "csv": TargetInfo(module="tables", suffix=".csv"),
     "parquet": TargetInfo(module="tables", suffix=".parquet"),
-    "duckdb": TargetInfo(module="duckdb", packages=("duckdb",), extra="duckdb", is_file=True, suffix=".duckdb"),
+    "duckdb": TargetInfo(
+        module="duckdb", packages=("duckdb",), extra="duckdb", is_file=True, suffix=".duckdb"
+    ),
 }
 
 
@@ -87,5 +89,7 @@ def open_target(name: str, place: Path, selection: Selection) -> AbstractContext
             f"the export to {name} needs {' and '.join(missing)}; "
             f"install it with: pip install 'tdcore-capture[{info.extra}]'"
         )
-    opener: Callable[..., AbstractContextManager[Target]] = import_module(f"tdcore.export.{info.module}").open_target
+    opener: Callable[..., AbstractContextManager[Target]] = import_module(
+        f"tdcore.export.{info.module}"
+    ).open_target
     return opener(place, selection, name)

@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
-from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.plugins.histogram import metadata as histogram_plugin
+from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.plugins.scalar import metadata as scalar_plugin
 from tensorboard.plugins.text import metadata as text_plugin
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -55,8 +55,8 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, suffix: str) -> None:
-        name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{suffix}"
-        self.path = folder / name
+        writer = f"{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}"
+        self.path = folder / f"events.out.tfevents.{writer}.{suffix}"
         self.size = 0
         self._file: Any = None
         self._tags: set[str] = set()

@@ -1,8 +1,10 @@
-"""Trackio: a project in a folder, with a run for each worker of an attempt. Show it with `TRACKIO_DIR=OUT trackio show`.
+"""Trackio: a project in a folder, with a run for each worker of an attempt.
 
-The step is the global step, names begin with the mode ("TRAIN/loss"), and TRAIN/step and TRAIN/time are the step of
-the mode and the time of the capture. Findings are alerts. Trackio only warns if it loses data, so this target counts
-the stored rows. Threads: one thread per object, and one process per folder.
+`TRACKIO_DIR=OUT trackio show` shows it.
+
+The step is the global step, names begin with the mode ("TRAIN/loss"), and TRAIN/step and TRAIN/time are the
+step of the mode and the time of the capture. Findings are alerts. Trackio only warns if it loses data, so
+this target counts the stored rows. Threads: one thread per object, and one process per folder.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class _TrackioTarget:
                 if point.histogram is not None:
                     tag, buckets = point.histogram
                     edges = [*buckets[:, 0].tolist(), float(buckets[-1, 1])]
-                    values[tag] = self._trackio.Histogram(np_histogram=(buckets[:, 2].astype(int).tolist(), edges))
+                    values[tag] = self._trackio.Histogram(
+                        np_histogram=(buckets[:, 2].astype(int).tolist(), edges)
+                    )
                     count += 1
             self._run.log(values, step=group[0].step)
             self._steps += 1
@@ -120,7 +124,8 @@ def open_target(place: Path, selection: Selection, name: str) -> Iterator[_Track
 
     if Path(TRACKIO_DIR) != folder:
         raise ConfigError(
-            f"this process uses Trackio with the folder {str(TRACKIO_DIR)!r}; export to Trackio in another process"
+            f"this process uses Trackio with the folder {str(TRACKIO_DIR)!r}; "
+            "export to Trackio in another process"
         )
     target = _TrackioTarget(trackio, selection)
     try:

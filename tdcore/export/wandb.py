@@ -1,7 +1,8 @@
 """Weights & Biases: an offline run for each worker of an attempt, for `wandb sync`.
 
-The run belongs to the group with the id of tdcore's run. Its step is the global step, names begin with the mode
-("TRAIN/loss"), and TRAIN/step is the step of the mode. Findings are alerts. Threads: one thread per object.
+The run belongs to the group with the id of tdcore's run. Its step is the global step, names begin with the
+mode ("TRAIN/loss"), and TRAIN/step is the step of the mode. Findings are alerts. Threads: one thread per
+object.
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ class _WandbTarget:
             config=dict(parameters),
             reinit="create_new",
             settings=wandb.Settings(
-                silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True, x_disable_meta=True
+                silent=True,
+                console="off",
+                save_code=False,
+                disable_git=True,
+                x_disable_stats=True,
+                x_disable_meta=True,
             ),
         )
 
@@ -73,7 +79,9 @@ class _WandbTarget:
             if text.kind == "note":
                 self._run.summary[f"note/{text.name}"] = text.text
             else:
-                self._run.alert(title=text.name, text=text.text, level=_LEVELS[text.severity], wait_duration=0)
+                self._run.alert(
+                    title=text.name, text=text.text, level=_LEVELS[text.severity], wait_duration=0
+                )
         self.close(0)
 
     def close(self, exit_code: int) -> None:
@@ -85,9 +93,16 @@ class _WandbTarget:
 
 @contextmanager
 def open_target(place: Path, selection: Selection, name: str) -> Iterator[_WandbTarget]:
-    """See tdcore.export.target.open_target."""
+    """See tdcore.export.target.open_target.
+
+    wandb writes the end of its files after finish() has returned, so its service is ended, which waits for
+    the files. If the caller itself uses a run of wandb, the service continues, and the files are complete a
+    moment later.
+    """
     target = _WandbTarget(place, selection)
     try:
         yield target
     finally:
         target.close(1)
+        if wandb.run is None:
+            wandb.teardown()

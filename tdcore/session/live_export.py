@@ -60,4 +60,4 @@ def start_live_export(out_dir: str, folder: str, *, attempt: int, run_id: str) -
     except OSError as error:
         _log.warning("tdcore: the export to TensorBoard cannot start: %s", error)
         return
-    process.returncode = 0  # nobody waits for it, so Popen must not warn about it
+    process.returncode = 0  # no thread waits for it, so Popen must not warn about it

@@ -1,4 +1,7 @@
-"""Blocks of whole steps, so that a query over a long run needs memory for one block only. Threads: see Trial."""
+"""Blocks of whole steps, so that a query over a long run needs memory for one block.
+
+Threads: see Trial.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-def step_blocks(reader: Reader, tests: Mapping[str, Mask], stretches: Mask, block_rows: int) -> Iterator[Ints]:
+def step_blocks(
+    reader: Reader, tests: Mapping[str, Mask], stretches: Mask, block_rows: int
+) -> Iterator[Ints]:
     """Rows of some stretches that pass all tests, in blocks of whole global steps, in order of steps.
 
     Args:

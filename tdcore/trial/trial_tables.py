@@ -294,7 +294,7 @@ class TrialTables(TrialRun):
                 first = end
 
     def complete_tickets(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Ranges of tickets, by worker and attempt, whose rows next_complete() has returned or will never return."""
+        """Ranges of tickets, by worker and attempt, that have no rows for next_complete() to return."""
         index, view = self._reader.index, self._reader.view
         pending = np.flatnonzero(view.visible[: len(self._shown)] & ~self._shown)
         pending = np.append(pending, np.arange(len(self._shown), len(index)))

@@ -15,7 +15,9 @@ NAMINGS = {
     "letters": Naming(allowed=r"[A-Za-z0-9_./-]", max_chars=60, reserved=frozenset({"TRAIN/step"})),
     "most characters": Naming(allowed=r"[^\x00-\x1f\x7f\ud800-\udfff]", max_chars=60),
 }
-PIECES = st.sampled_from([*HOSTILE_NAMES[:12], "/", "@", "1", "mean", "-", "0123456789", ".", "é", "\ud800", "TRAIN"])
+PIECES = st.sampled_from(
+    [*HOSTILE_NAMES[:12], "/", "@", "1", "mean", "-", "0123456789", ".", "é", "\ud800", "TRAIN"]
+)
 NAMES = st.lists(PIECES, min_size=1, max_size=5).map("".join)
 KEYS = st.tuples(NAMES, st.sampled_from([0, 1, 12]), st.sampled_from(["", "magnitudes", *STATISTICS]))
 

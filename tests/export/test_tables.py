@@ -55,7 +55,14 @@ def test_every_row_is_read_back_with_its_numbers_in_float64(run: Path, tmp_path:
     rows = READERS[to](tmp_path / "out", "statistics")
     found: dict[tuple[Any, ...], float] = {}
     for row in rows:
-        place = (int(row["attempt"]), row["worker"], row["mode"], int(row["step"]), row["name"], int(row["call"]))
+        place = (
+            int(row["attempt"]),
+            row["worker"],
+            row["mode"],
+            int(row["step"]),
+            row["name"],
+            int(row["call"]),
+        )
         if row["count"] in (None, ""):
             continue
         if row["value"] not in (None, ""):
@@ -105,7 +112,7 @@ def test_force_never_replaces_a_folder_that_is_not_an_export(run: Path, tmp_path
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     for to in ("csv", "duckdb"):
-        with pytest.raises(ConfigError, match="which is not|not an export of tdcore"):
+        with pytest.raises(ConfigError, match=r"which is not|not an export of tdcore"):
             export_run(run, to, tmp_path / "mine", force=True)
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(ConfigError):

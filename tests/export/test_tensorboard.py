@@ -38,7 +38,9 @@ def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(export_run(run, "tensorboard", tmp_path_factory.mktemp("tb") / "out").out)
 
 
-def test_every_number_of_every_attempt_worker_and_mode_is_read_back_in_float64(run: Path, exported: Path) -> None:
+def test_every_number_of_every_attempt_worker_and_mode_is_read_back_in_float64(
+    run: Path, exported: Path
+) -> None:
     expected = expected_numbers(run)
     assert len(expected) > 200
     readers = {path.parent: read(path.parent) for path in exported.rglob("events.out.tfevents.*")}

@@ -1,4 +1,7 @@
-"""Export to Trackio, read back with Trackio's own store. Trackio has one folder per process, so this is one export."""
+"""Export to Trackio, read back with Trackio's own store.
+
+Trackio has one folder per process, so this file has one export.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def logs(label: str) -> dict[int, dict[str, Any]]:
 def test_every_number_is_read_back_in_float64(run: Path, trackio: Any) -> None:
     from tdcore.export.trackio import _NAMING
 
-    found = {label: logs(label) for label in sorted({f"attempt_{a}/worker_{w}" for a in (0, 1) for w in (0, 1)})}
+    found = {
+        label: logs(label) for label in sorted({f"attempt_{a}/worker_{w}" for a in (0, 1) for w in (0, 1)})
+    }
     for (attempt, worker, mode, step, name, call, statistic), number in expected_numbers(run).items():
         row = found[f"attempt_{attempt}/{worker}"][step]
         value = row[_NAMING.tag(f"{mode}/{name}", call, statistic)]

@@ -58,7 +58,8 @@ def history(mine: list[Any]) -> dict[int, dict[str, Any]]:
     for each in mine:
         if each.WhichOneof("record_type") == "history":
             row = {
-                item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in each.history.item
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in each.history.item
             }
             rows[int(row["_step"])] = row
     return rows

@@ -1,7 +1,7 @@
 """Metrics of runs for Prometheus: losses, steps, drops, findings, attempts.
 
-The values are those of the newest data at each request. They are gauges, because a run that is removed or continues
-makes a number smaller. Threads: see OpenRun.
+The values are those of the newest data at each request. They are gauges, because a run that is removed or
+continues makes a number smaller. Threads: see OpenRun.
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ _GAUGES = {
     "attempts": ("Number of attempts of the run.", ()),
     "last_step": ("Newest saved step of the mode.", ("mode",)),
     "steps_per_second": ("Steps per second between the newest saved steps of the mode.", ("mode",)),
-    "loss": ("Newest value of a loss; the mean of its finite elements if it has several.", ("mode", "worker", "tensor")),
-    "dropped_tensors": ("Tensors that were not stored as requested, in attempts that have ended.", ("reason",)),
+    "loss": (
+        "Newest value of a loss; the mean of its finite elements if it has several.",
+        ("mode", "worker", "tensor"),
+    ),
+    "dropped_tensors": (
+        "Tensors that were not stored as requested, in attempts that have ended.",
+        ("reason",),
+    ),
     "missing_items": ("Number of pieces of data that are missing in the run.", ()),
     "findings": ("Number of findings of a rule.", ("rule", "code")),
 }

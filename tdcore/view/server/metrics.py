@@ -1,7 +1,7 @@
 """The endpoint /metrics for Prometheus, in the text format of OpenMetrics or the older one of Prometheus.
 
-`?run=ID` selects runs; otherwise the endpoint has the only run, or all runs that are being written. A run that
-cannot be read is left out. Threads: the event loop.
+`?run=ID` selects runs; otherwise the endpoint has the only run, or all runs that are being written. A run
+that cannot be read is left out. Threads: the event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, Response
 
-from tdcore.errors import ConfigError, TdcoreError
+from tdcore.errors import TdcoreError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -42,25 +42,21 @@ class Metrics:
         from tdcore.view.answers.metrics import families, samples
 
         found: list[tuple[str, list[Sample]]] = []
-        try:
-            for run_id in await self._ids(request):
-                try:
-                    found.append((run_id, await self._runs.call([run_id], lambda runs: samples(runs[0]))))
-                except ConfigError:
-                    raise
-                except TdcoreError as error:  # the other runs are reported
-                    _log.debug("tdcore: no metrics of %s: %s", run_id, error)
-        except TdcoreError as error:
-            return PlainTextResponse(f"{error}\n", status_code=400)
+        named = list(dict.fromkeys(request.query_params.getlist("run")))
+        for run_id in named[:_MAX_RUNS] or await self._running():
+            try:
+                found.append((run_id, await self._runs.call([run_id], lambda runs: samples(runs[0]))))
+            except TdcoreError as error:  # noqa: PERF203 -- the other runs are reported
+                if named:
+                    return PlainTextResponse(f"{error}\n", status_code=404)
+                _log.debug("tdcore: no metrics of %s: %s", run_id, error)
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(_Collected(families(found))), headers={"Content-Type": media_type})
 
-    async def _ids(self, request: Request) -> list[str]:
-        named = list(dict.fromkeys(request.query_params.getlist("run")))
-        if not named:
-            lines = await self._runs.lines()
-            named = [each["id"] for each in lines if len(lines) == 1 or each["status"] == "running"]
-        return named[:_MAX_RUNS]
+    async def _running(self) -> list[str]:
+        """The only run, or the runs that are being written."""
+        lines = await self._runs.lines()
+        return [each["id"] for each in lines if len(lines) == 1 or each["status"] == "running"][:_MAX_RUNS]
 
 
 class _Collected:
