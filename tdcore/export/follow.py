@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from tdcore.errors import ConfigError, ExportError, RunError, RunNotFound, SinkError, SinkKeyError, TdcoreError
+from tdcore.errors import (
+    ConfigError,
+    ExportError,
+    RunError,
+    RunNotFound,
+    SinkError,
+    SinkKeyError,
+    TdcoreError,
+)
 from tdcore.export.output import MARKER
 from tdcore.export.source import COLUMNS, Part, Selection, Text, run_texts, with_values
 from tdcore.format.layout import COLLECTIONS_PREFIX, FORMAT_VERSION

@@ -6,6 +6,7 @@ Trackio has one folder per process, so this file has one export.
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trackio(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    pytest.importorskip("orjson", reason="as in an environment with Trackio")
+    if find_spec("trackio") is None:  # its first import takes its folder from the environment
+        pytest.skip("Trackio is not installed")
     export_run(run, "trackio", tmp_path_factory.mktemp("trackio") / "out")
     import trackio
 

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from tdcore.errors import TdcoreError
 
 if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
     from starlette.requests import Request
 
     from tdcore.view.answers.metrics import Sample
@@ -62,9 +63,9 @@ class Metrics:
 class _Collected:
     """A registry of prometheus_client with these metrics."""
 
-    def __init__(self, metrics: list[object]) -> None:
+    def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 
-    def collect(self) -> list[object]:
+    def collect(self) -> list[Metric]:
         """The metrics."""
         return self._metrics
