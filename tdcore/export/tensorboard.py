@@ -4,14 +4,15 @@
     OUT/attempt_0/worker_0/TRAIN/      numbers and histograms
     OUT/attempt_0/worker_0/EVAL/
 
-The step is the global step of the run, so curves of several modes have one axis. Numbers are float64, which
-TensorBoard shows as float32. Records are written by TensorBoard's own writer.
+The step is the global step of the run, so curves of several modes have one axis. TensorBoard's numbers are
+float32. Records are written by TensorBoard's own writer.
 
 Threads: one thread per object.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -44,6 +45,8 @@ __all__ = ["EventFile", "TensorBoardTarget", "open_target"]
 
 _NAMING = Naming(allowed=r"[^\x00-\x1f\x7f\ud800-\udfff]", max_chars=1000)
 _SCALAR = TensorShapeProto()
+_SCALAR_METADATA = scalar_plugin.create_summary_metadata(display_name="", description="")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class EventFile:
@@ -160,12 +163,13 @@ class TensorBoardTarget:
 
 
 def scalar(tag: str, number: float) -> Summary.Value:
-    """A number in float64."""
-    return Summary.Value(
-        tag=tag,
-        metadata=scalar_plugin.create_summary_metadata(display_name="", description=""),
-        tensor=TensorProto(dtype=DT_DOUBLE, tensor_shape=_SCALAR, double_val=[number]),
-    )
+    """A number in float32, because TensorBoard's data server skips numbers in float64.
+
+    A finite number that float32 cannot represent becomes the largest one, so that it is not shown as
+    infinite.
+    """
+    near = min(max(number, -_LARGEST), _LARGEST) if math.isfinite(number) else number
+    return Summary.Value(tag=tag, metadata=_SCALAR_METADATA, simple_value=near)
 
 
 def _histogram(tag: str, buckets: npt.NDArray[np.float64]) -> Summary.Value:

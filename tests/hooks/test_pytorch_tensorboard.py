@@ -6,13 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import tdcore as td
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook, create_from_json_file
-from tests.export.test_tensorboard import read, values
+from tests.export.test_tensorboard import read, scalars
 from tests.waiting import wait_until
 
 from .models import Net, train
@@ -25,12 +26,6 @@ def trained(hook: Hook, steps: int = 3) -> None:
     hook.register_module(model)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=steps)
     hook.save_scalar("progress", 0.25)
-
-
-def exported(folder: Path) -> bool:
-    return (folder / ".tdcore-follow.json").exists() and "TRAIN" in (
-        folder / ".tdcore-follow.json"
-    ).read_text()
 
 
 def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
@@ -50,13 +45,13 @@ def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
         rows = td.create_trial(tmp_path / "demo", attempt=attempt).stats(["Net_fc1.weight"]).to_pylist()
         wait_until(
             lambda place=place: (
-                list(place.glob("events.*")) and "Net_fc1.weight/l2" in read(place).Tags()["tensors"]
+                list(place.glob("events.*")) and "Net_fc1.weight/l2" in read(place).Tags()["scalars"]
             ),
             "the attempt is exported",
         )
-        wait_until(lambda place=place, rows=rows: len(values(read(place), "Net_fc1.weight/l2")) == len(rows))
-        found = [float(value) for _, value in values(read(place), "Net_fc1.weight/l2")]
-        assert found == [row["l2"] for row in rows]
+        wait_until(lambda place=place, rows=rows: len(scalars(read(place), "Net_fc1.weight/l2")) == len(rows))
+        found = [value for _, value in scalars(read(place), "Net_fc1.weight/l2")]
+        assert found == [float(np.float32(row["l2"])) for row in rows]
     assert not [name for name in set(sys.modules) - before if name.startswith("tdcore.export.follow")]
 
 
