@@ -48,7 +48,7 @@ def _add(run: RunWriter, seed: int, steps: int, hostile: bool) -> None:
         mode, mode_step = ("TRAIN", step) if step % 2 == 0 else ("EVAL", step // 2)
         weight = np.linspace(-1, 1, 6) * (step + 1) / 3 + seed
         weight[0] = [0.0, np.nan, 1e-300, 2.0**60][step % 4]
-        at = {"step": step, "mode": mode, "mode_step": mode_step}
+        at: dict[str, Any] = {"step": step, "mode": mode, "mode_step": mode_step}
         run.add("loss", losses[step % 4], kind="loss", **at)
         run.add("w", weight, **at)
         run.add("w", weight * 2, call=1, **at)
@@ -73,9 +73,12 @@ def expected_numbers(root: Path) -> dict[tuple[Any, ...], float]:
                 value = row["mean"]
                 for column, number in (("pos_inf_count", np.inf), ("neg_inf_count", -np.inf)):
                     value = number if row[column] else value
-                found[(*place, "")] = value
+                key = (*place, "")
+                found[key] = value
                 continue
             for name in ("mean", "std", "l2", "abs_max"):
-                found[(*place, name)] = row[name]
-            found[(*place, "non_finite")] = row["nan_count"] + row["pos_inf_count"] + row["neg_inf_count"]
+                key = (*place, name)
+                found[key] = row[name]
+            key = (*place, "non_finite")
+            found[key] = row["nan_count"] + row["pos_inf_count"] + row["neg_inf_count"]
     return found

@@ -66,10 +66,12 @@ def test_every_row_is_read_back_with_its_numbers_in_float64(run: Path, tmp_path:
         if row["count"] in (None, ""):
             continue
         if row["value"] not in (None, ""):
-            found[(*place, "")] = float(row["value"])
+            key = (*place, "")
+            found[key] = float(row["value"])
             continue
         for name in ("mean", "std", "l2", "abs_max", "non_finite"):
-            found[(*place, name)] = float(row[name])
+            key = (*place, name)
+            found[key] = float(row[name])
     expected = expected_numbers(run)
     assert found.keys() == expected.keys()
     np.testing.assert_array_equal([found[key] for key in expected], list(expected.values()))

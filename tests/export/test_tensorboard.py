@@ -147,7 +147,7 @@ def test_a_large_finite_number_is_not_infinite(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_pages_of_tensorboard_have_the_numbers_and_histograms(exported: Path, tmp_path: Path) -> None:
-    """TensorBoard reads files by a data server that skips what it does not support."""
+    """TensorBoard reads files by a data server that skips values of unsupported types."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(exported), "--port", "0"]
     log = tmp_path / "log"
     with log.open("wb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,16 @@ def trained(hook: Hook, steps: int = 3) -> None:
     hook.save_scalar("progress", 0.25)
 
 
+def has_points(folder: Path, number: int) -> bool:
+    if not list(folder.glob("events.*")):
+        return False
+    reader = read(folder)
+    return (
+        "Net_fc1.weight/l2" in reader.Tags()["scalars"]
+        and len(scalars(reader, "Net_fc1.weight/l2")) == number
+    )
+
+
 def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
     before = set(sys.modules)
     for attempt in range(2):
@@ -43,13 +54,7 @@ def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
             trained(hook)
         place = tmp_path / "tb" / "demo" / f"attempt_{attempt}" / "worker_0" / "TRAIN"
         rows = td.create_trial(tmp_path / "demo", attempt=attempt).stats(["Net_fc1.weight"]).to_pylist()
-        wait_until(
-            lambda place=place: (
-                list(place.glob("events.*")) and "Net_fc1.weight/l2" in read(place).Tags()["scalars"]
-            ),
-            "the attempt is exported",
-        )
-        wait_until(lambda place=place, rows=rows: len(scalars(read(place), "Net_fc1.weight/l2")) == len(rows))
+        wait_until(partial(has_points, place, len(rows)), "the attempt is exported")
         found = [value for _, value in scalars(read(place), "Net_fc1.weight/l2")]
         assert found == [float(np.float32(row["l2"])) for row in rows]
     assert not [name for name in set(sys.modules) - before if name.startswith("tdcore.export.follow")]

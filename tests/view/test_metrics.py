@@ -31,8 +31,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunWriter:
     run.mark_step_end(7)
     run.flush()
     for number in range(2):
-        step = {"step": number, "mode": "TRAIN", "mode_step": number, "worker": "worker_0", "attempt": 0}
-        finding = {"rule": "X", "code": "TDC001", **step, "tensor": f"t{number}", "why": "w", "do": "d"}
+        at = {"step": number, "mode": "TRAIN", "mode_step": number, "worker": "worker_0", "attempt": 0}
+        finding: dict[str, Any] = {
+            "rule": "X",
+            "code": "TDC001",
+            **at,
+            "tensor": f"t{number}",
+            "why": "w",
+            "do": "d",
+        }
         run.root.joinpath("findings").mkdir(exist_ok=True)
         with (run.root / "findings" / "X.jsonl").open("a") as file:
             file.write(json.dumps(finding) + "\n")
@@ -54,7 +61,8 @@ def scrape(server: ViewServer, path: str = "metrics", **headers: str) -> dict[tu
     for family in read.text_string_to_metric_families(answer.body.decode()):
         for sample in family.samples:
             labels = [value for name, value in sorted(sample.labels.items()) if name != "run"]
-            found[(sample.name, *labels)] = sample.value
+            key = (sample.name, *labels)
+            found[key] = sample.value
     return found
 
 
