@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_DOUBLE, DT_STRING
@@ -46,6 +46,9 @@ __all__ = ["EventFile", "TensorBoardTarget", "open_target"]
 _NAMING = Naming(allowed=r"[^\x00-\x1f\x7f\ud800-\udfff]", max_chars=1000)
 _SCALAR = TensorShapeProto()
 _SCALAR_METADATA = scalar_plugin.create_summary_metadata(display_name="", description="")
+_HISTOGRAM_METADATA = histogram_plugin.create_summary_metadata(
+    display_name="", description="Number of elements by magnitude; zeros are in the first bucket."
+)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -174,13 +177,10 @@ def scalar(tag: str, number: float) -> Summary.Value:
 
 def _histogram(tag: str, buckets: npt.NDArray[np.float64]) -> Summary.Value:
     """A histogram of magnitudes, with its buckets unchanged."""
-    metadata: SummaryMetadata = histogram_plugin.create_summary_metadata(
-        display_name="", description="Number of elements by magnitude; zeros are in the first bucket."
-    )
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in buckets.shape])
     content = np.ascontiguousarray(buckets).tobytes()
     tensor = TensorProto(dtype=DT_DOUBLE, tensor_shape=shape, tensor_content=content)
-    return Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+    return Summary.Value(tag=tag, metadata=_HISTOGRAM_METADATA, tensor=tensor)
 
 
 @contextmanager
