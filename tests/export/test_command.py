@@ -11,6 +11,8 @@ import pytest
 
 from tests.export.runs import write_run
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -73,6 +73,7 @@ def test_steps_appear_while_the_run_is_written_and_the_follower_ends_with_the_at
     assert found == [5 * (1 + 6)]
 
 
+@pytest.mark.full
 def test_a_killed_follower_is_continued_without_lost_or_doubled_rows(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run", host=os.uname().nodename, pid=os.getpid())
     add_steps(run, range(3))
@@ -113,6 +114,7 @@ def test_the_result_is_that_of_a_later_export(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(value, wanted)
 
 
+@pytest.mark.full
 def test_a_full_disk_becomes_a_note_and_the_export_is_continued(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run", host=os.uname().nodename, pid=os.getpid())
     add_steps(run, range(400))
@@ -127,6 +129,7 @@ def test_a_full_disk_becomes_a_note_and_the_export_is_continued(tmp_path: Path) 
     assert losses(tmp_path / "tb" / TRAIN) == ends(400)
 
 
+@pytest.mark.full
 def test_a_second_follower_of_the_same_attempt_is_refused(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run", host=os.uname().nodename, pid=os.getpid())
     add_steps(run, range(2))

@@ -39,6 +39,7 @@ def has_points(folder: Path, number: int) -> bool:
     )
 
 
+@pytest.mark.full
 def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
     before = set(sys.modules)
     for attempt in range(2):

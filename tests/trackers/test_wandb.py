@@ -99,6 +99,6 @@ def test_parameters_are_the_configuration(exported: dict[str, list[Any]]) -> Non
 
 
 def test_histograms_have_the_stored_counts(exported: dict[str, list[Any]]) -> None:
-    histogram = history(exported["attempt_0/worker_0"])[0]["TRAIN/w/magnitudes"]
-    assert histogram["_type"] == "histogram"
-    assert sum(histogram["values"]) == 6
+    row = history(exported["attempt_0/worker_0"])[0]
+    assert row["TRAIN/w/magnitudes/_type"] == "histogram"
+    assert sum(row["TRAIN/w/magnitudes/values"]) == 6

@@ -98,6 +98,7 @@ def test_new_steps_are_in_the_next_scrape(server: ViewServer, run: RunWriter) ->
     assert scrape(server)["tdcore_last_step", "TRAIN"] == 4
 
 
+@pytest.mark.full
 def test_a_folder_has_metrics_of_the_runs_that_are_written(run: RunWriter, tmp_path: Path) -> None:
     for name in ("ended", "running"):
         one = RunWriter(tmp_path / name)
