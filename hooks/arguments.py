@@ -8,7 +8,7 @@ from typing import Any
 
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
-from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
 
 __all__ = ["hook_config"]
@@ -17,15 +17,13 @@ __all__ = ["hook_config"]
 def hook_config(
     out_dir: str | os.PathLike[str],
     *,
-    export_tensorboard: bool,
-    tensorboard_dir: str | None,
+    tensorboard_dir: str | os.PathLike[str] | None,
     save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None,
     **settings: Any,
 ) -> HookConfig:
     """Check the arguments that all hooks share, and return them as a HookConfig. Raises ConfigError."""
-    if export_tensorboard or tensorboard_dir is not None:
-        raise UnsupportedFeature("export_tensorboard and tensorboard_dir are not supported; remove them")
     if not isinstance(out_dir, (str, os.PathLike)):
         raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
     when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
-    return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)
+    folder = None if tensorboard_dir is None else os.fspath(tensorboard_dir)
+    return HookConfig(out_dir=os.fspath(out_dir), save_config=when, tensorboard_dir=folder, **settings)

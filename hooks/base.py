@@ -112,6 +112,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
                 flusher=flusher,
                 close_timeout=close_timeout,
                 system_interval=profiler.system_interval() if profiler is not None else None,
+                tensorboard=config.tensorboard_folder,
             )
             self._ring = self._session.ring
         self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: call _check_control()

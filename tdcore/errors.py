@@ -26,6 +26,7 @@
     ├── SinkError                                a folder or bucket failed; .kind is the reason
     │   └── SinkKeyError (also FileNotFoundError)  no object under this key
     ├── ActionError                              an action on findings failed
+    ├── ExportError                              another tool has failed to store an export of a run
     ├── RuleError                                errors of rules
     │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
     │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
@@ -47,6 +48,7 @@ __all__ = [
     "ActionError",
     "CaptureError",
     "ConfigError",
+    "ExportError",
     "FlusherError",
     "InsufficientInformationForRuleInvocation",
     "InvalidAttempt",
@@ -261,6 +263,10 @@ class UnsafeFile(RunCorrupt, SinkError):
 
 class ActionError(TdcoreError):
     """An action on findings (a message, a call of a service, a command) failed. Contains no secret."""
+
+
+class ExportError(TdcoreError):
+    """Another tool has failed to store an export of a run."""
 
 
 class RuleError(TdcoreError):

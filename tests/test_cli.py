@@ -96,7 +96,18 @@ def test_every_command_has_help_with_an_example(tdcore: Command, command: list[s
 
 @pytest.mark.parametrize(
     "command",
-    [["ls"], ["show"], ["trace"], ["view"], ["doctor"], ["upload"], ["demo"], ["run"], ["rules", "run"]],
+    [
+        ["ls"],
+        ["show"],
+        ["trace"],
+        ["export"],
+        ["view"],
+        ["doctor"],
+        ["upload"],
+        ["demo"],
+        ["run"],
+        ["rules", "run"],
+    ],
 )
 def test_help_states_the_exit_codes(tdcore: Command, command: list[str]) -> None:
     assert "Exit codes: 0" in tdcore(*command, "--help").out

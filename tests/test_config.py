@@ -15,7 +15,7 @@ from tdcore.config.hook_config import HookConfig
 from tdcore.config.hook_json import load_hook_config, parse_hook_config
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
-from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.errors import ConfigError
 from tdcore.modes import modes
 
 
@@ -222,10 +222,12 @@ def test_the_place_of_the_json_is_the_first_of_its_three_keys() -> None:
     assert parse_hook_config({"S3Path": "s3://b/p", "LocalPath": "x"}).out_dir == "x"
 
 
-@pytest.mark.parametrize("key", ["export_tensorboard", "tensorboard_dir"])
-def test_tensorboard_in_the_json_is_refused_and_never_ignored(key: str) -> None:
-    with pytest.raises(UnsupportedFeature, match=key):
-        parse_hook_config({"LocalPath": "x", "HookParameters": {key: "true"}})
+def test_the_tensorboard_export_is_switched_on_in_the_json() -> None:
+    parameters = {"export_tensorboard": "true", "tensorboard_dir": "tb"}
+    config = parse_hook_config({"LocalPath": "runs/x", "HookParameters": parameters})
+    assert config.tensorboard_folder == "tb/x"
+    off = parse_hook_config({"LocalPath": "runs/x", "HookParameters": {"tensorboard_dir": "None"}})
+    assert off.tensorboard_folder is None
 
 
 def test_the_file_is_found_by_argument_then_by_environment(

@@ -210,3 +210,20 @@ def test_the_examples_about_notebooks_run(tmp_path: Path, monkeypatch: pytest.Mo
     figures += [names[each] for each in ("values", "workers", "both", "times")]
     assert all(figure.axes for figure in figures)
     assert (tmp_path / "layers.png").stat().st_size > 1000
+
+
+def test_the_lines_about_exports_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exporting, live = blocks("docs/export.md")
+    with Hook("runs/demo", save_config=td.SaveConfig(save_interval=1)) as hook:
+        model, criterion = Net(), nn.CrossEntropyLoss()
+        hook.register_module(model)
+        hook.register_loss(criterion)
+        train(model, criterion, steps=3)
+    names: dict[str, Any] = {}
+    exec(exporting, names)
+    assert (names["done"].rows, names["done"].values) == (3, 3)
+    pytest.importorskip("tensorboard")
+    exec(live, names)
+    names["hook"].close()
+    assert names["hook"].config.tensorboard_folder == "tb/demo"

@@ -29,7 +29,7 @@ LAYERS = (
     ("hooks",),
     ("launch",),
     ("run", "smd"),
-    ("view",),
+    ("export", "view"),
     ("plot",),
     ("cli",),
 )

@@ -46,8 +46,8 @@ class Hook(FromConfiguration, StepDriver):
 
     Args:
         out_dir: Local folder or URL of the run. An existing run gets a new attempt.
-        export_tensorboard: Not supported; must be False.
-        tensorboard_dir: Not supported; must be None.
+        export_tensorboard: Export the run to TensorBoard while it is written (docs/export.md).
+        tensorboard_dir: Folder for the exports of several runs. None: the folder `tensorboard` in out_dir.
         dry_run: Count tensors and bytes, and write nothing.
         reduction_config: Form in which tensors are saved: statistics, values, or both.
         save_config: Steps that are saved: a SaveConfig, or a dict of modes to SaveConfigMode.

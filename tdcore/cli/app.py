@@ -17,6 +17,7 @@ from tdcore.cli import (
     convert,
     diagnose,
     doctor,
+    export,
     ls,
     merge,
     profile,
@@ -52,6 +53,7 @@ app.command("show", epilog=EXIT_CODES)(show.command)
 app.command("view", epilog=view.EXIT_CODES)(view.command)
 app.command("report", epilog=report.EXIT_CODES)(report.command)
 app.command("trace", epilog=EXIT_CODES)(trace.command)
+app.command("export", epilog=export.EXIT_CODES)(export.command)
 app.command("profile", epilog=profile.EXIT_CODES)(profile.command)
 app.command("diagnose", epilog=diagnose.EXIT_CODES)(diagnose.command)
 rules.app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)

@@ -5,6 +5,8 @@ hook_file.py reads it from YAML or JSON, hook_json.py from the JSON of smdebug.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,8 @@ from tdcore.text.short_repr import settings_repr
 
 __all__ = ["HookConfig"]
 
+_log = logging.getLogger("tdcore")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookConfig:
@@ -34,6 +38,10 @@ class HookConfig:
         dry_run: Count tensors and bytes, and write nothing.
         rules: Rules of the run as text. The rules are only stored in run.json, for `tdcore rules run`
             (hooks/rule_capture.py adds their collections).
+        export_tensorboard: Export the run to TensorBoard while it is written (docs/export.md).
+        tensorboard_dir: Folder for the exports of several runs, in folders with the names of the runs.
+        None: the
+            folder `tensorboard` in out_dir.
         profiler_config: Steps that are profiled. None: those of the file that profiler_json.py finds.
     """
 
@@ -48,6 +56,8 @@ class HookConfig:
     collections: Sequence[CollectionConfig] = ()
     rules: Sequence[str] = ()
     profiler_config: ProfilerConfig | None = None
+    export_tensorboard: bool = False
+    tensorboard_dir: str | None = None
 
     __repr__ = settings_repr
 
@@ -56,6 +66,19 @@ class HookConfig:
             raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {self.out_dir!r}")
         checks.flag("dry_run", self.dry_run)
         checks.flag("save_all", self.save_all)
+        checks.flag("export_tensorboard", self.export_tensorboard)
+        if self.tensorboard_dir is not None and not (
+            isinstance(self.tensorboard_dir, str)
+            and self.tensorboard_dir
+            and "://" not in self.tensorboard_dir
+        ):
+            raise ConfigError(f"tensorboard_dir must be a local folder, got {self.tensorboard_dir!r}")
+        if self.tensorboard_dir is not None and not self.export_tensorboard:
+            _log.warning("tdcore: tensorboard_dir has no effect without export_tensorboard=True")
+        if self.export_tensorboard and self.tensorboard_dir is None and "://" in self.out_dir:
+            raise ConfigError(
+                "export_tensorboard needs tensorboard_dir, a local folder, if the run is in a bucket"
+            )
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
             raise ConfigError(
                 f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
@@ -74,6 +97,16 @@ class HookConfig:
         )
         object.__setattr__(self, "collections", tuple(self.collections))
         object.__setattr__(self, "rules", checks.names("rules", self.rules))
+
+    @property
+    def tensorboard_folder(self) -> str | None:
+        """The folder of the export of this run; None without export_tensorboard."""
+        if not self.export_tensorboard:
+            return None
+        if self.tensorboard_dir is None:
+            return os.path.join(self.out_dir, "tensorboard")
+        name = os.path.basename(self.out_dir.partition("?")[0].rstrip("/"))
+        return os.path.join(self.tensorboard_dir, name or "run")
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values, for run.json."""

@@ -33,7 +33,7 @@ from tdcore.config.profiler_json import parse_profiler_config
 from tdcore.config.reduction_config import ReductionConfig, reduction_lists
 from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
 from tdcore.config.schema import FLAG, WHOLE, items, mapping, parse_document, read_text, unknown_keys, within
-from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
 
 __all__ = [
@@ -66,7 +66,7 @@ _HOOK_KEYS = (
     *("dry_run", "save_all", "include_workers", "include_regex", "include_collections"),
     *(*_PARAMETERS, *_TENSORBOARD),
 )
-# save_histogram affects only smdebug's TensorBoard export, so it has no effect in tdcore.
+# save_histogram has no effect, because every tensor with statistics has a histogram, which the export uses.
 _COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histogram", *_PARAMETERS)
 
 
@@ -93,7 +93,7 @@ def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
 def parse_hook_config(document: object) -> HookConfig:
     """The configuration in a parsed JSON document. Raises ConfigError."""
     top = _object("the document", document, TOP_KEYS)
-    hook = _parameters("HookParameters", top.get("HookParameters"), _HOOK_KEYS)
+    hook = _object("HookParameters", top.get("HookParameters"), _HOOK_KEYS)
     out_dir = next((top[key] for key in PLACES if top.get(key)), None)
     if not isinstance(out_dir, str):
         raise ConfigError("LocalPath (or S3OutputPath) must be the folder or URL where the run is written")
@@ -112,6 +112,8 @@ def parse_hook_config(document: object) -> HookConfig:
             for entry in items("CollectionConfigurations", entries, "be a list of objects")
         ],
         profiler_config=_profiler_config(top.get("ProfilerConfig")),
+        export_tensorboard=FLAG(hook.get("export_tensorboard", False), "export_tensorboard"),
+        tensorboard_dir=_folder(hook.get("tensorboard_dir")),
     )
 
 
@@ -171,7 +173,7 @@ def _collection(entry: object, hook: Mapping[str, Any]) -> CollectionConfig:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{what} lacks its CollectionName")
     where = f"collection {name!r}"
-    own = _parameters(where, item.get("CollectionParameters"), _COLLECTION_KEYS)
+    own = _object(where, item.get("CollectionParameters"), _COLLECTION_KEYS)
     with within(where):
         return CollectionConfig(
             name=name,
@@ -232,14 +234,9 @@ def _object(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]
     return {key: value for key, value in found.items() if key in known}
 
 
-def _parameters(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of an object of parameters, without parameters for the TensorBoard export."""
-    for key, setting in mapping(where, value, "be a JSON object").items():
-        if key in _TENSORBOARD and str(setting).strip().lower() not in ("false", "none", ""):
-            raise UnsupportedFeature(
-                f"{key}: TensorBoard export is not supported; remove {key} from the configuration"
-            )
-    return _object(where, value, known)
+def _folder(value: object) -> str | None:
+    """A folder; None for null, "" and "None"."""
+    return None if value in (None, "", "None", "none") else str(value)
 
 
 def _list(value: object) -> list[Any]:

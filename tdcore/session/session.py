@@ -35,6 +35,7 @@ from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_
 from tdcore.session import bucket_helper
 from tdcore.session.attempts import JSON, ClaimedAttempt
 from tdcore.session.counters import CloseReport, Counters, Progress
+from tdcore.session.live_export import check_live_export, start_live_export
 from tdcore.session.profile_store import ProfileStore
 from tdcore.session.ring_config import RingConfig, make_ring
 from tdcore.session.runners import ProcessRunner, Runner, ThreadRunner
@@ -78,6 +79,7 @@ class Session:
         flusher: "process" outlives the trainer; "thread" is for environments that forbid processes.
         flusher_options: Sizes and delays of the flusher.
         close_timeout: Maximum time that close() and the exit of the program wait for the last data.
+        tensorboard: Folder to which the first worker exports the run for TensorBoard; None: no export.
         system_interval: Interval of the system metrics, zero for none. TDCORE_SYSTEM_INTERVAL replaces it.
 
     Raises:
@@ -103,7 +105,10 @@ class Session:
         flusher_options: FlusherOptions | None = None,
         close_timeout: timedelta = timedelta(seconds=30),
         system_interval: timedelta | None = None,
+        tensorboard: str | None = None,
     ) -> None:
+        if tensorboard is not None:
+            check_live_export()
         if flusher not in ("process", "thread"):
             raise ConfigError(f"flusher must be 'process' or 'thread', got {flusher!r}")
         if close_timeout < timedelta():
@@ -154,6 +159,8 @@ class Session:
             raise
         if self._here and is_remote(self.out_dir):
             close_before_executors()
+        if tensorboard is not None and worker == ([*workers, worker])[0]:
+            start_live_export(self.out_dir, tensorboard, attempt=place.attempt, run_id=place.run_id)
         self.run_id = place.run_id
         self.attempt = place.attempt
         self.profiles = ProfileStore(

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tdcore.trial.merge_stats import merged_sources
 from tdcore.trial.statistics import DERIVED, derived_columns, merged_columns
+from tdcore.trial.step_blocks import step_blocks
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader, Selection
@@ -94,29 +95,8 @@ def merged_blocks(
     Yields:
         Arrays with one element per merged row: name (code), mode (code), step, mode_step, value, known.
     """
-    for rows in _blocks(reader, selection, stretches):
+    for rows in step_blocks(reader, selection, stretches, _BLOCK_ROWS):
         yield _block(reader, rows, statistic)
-
-
-def _blocks(reader: Reader, selection: Selection, mask: Mask) -> Iterator[Ints]:
-    """Rows of the selection in some of its stretches, in blocks of whole steps, by global step."""
-    index, stretches = reader.index, reader.index.stretches
-    chosen = np.flatnonzero(mask)
-    order = np.argsort(stretches.column("step")[chosen], kind="stable")
-    chosen = chosen[order]
-    steps, sizes = stretches.column("step")[chosen], stretches.lengths[chosen]
-    of_block = (np.cumsum(sizes) - 1) // _BLOCK_ROWS
-    new_step = np.diff(steps, prepend=steps[:1] - 1) != 0
-    starts = [0]
-    for at in np.flatnonzero(new_step[1:]) + 1:
-        if of_block[at] != of_block[starts[-1]]:
-            starts.append(int(at))
-    for begin, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
-        mask = np.zeros(len(stretches), dtype=np.bool_)
-        mask[chosen[begin:end]] = True
-        rows = reader.meant(index.find(selection.tests, mask), selection)
-        if len(rows):
-            yield rows
 
 
 def _block(reader: Reader, rows: Ints, statistic: str) -> dict[str, npt.NDArray[Any]]:

@@ -76,7 +76,7 @@ def saved_steps(reader: Reader) -> dict[str, SavedSteps]:
 
 
 def _entries(reader: Reader) -> list[tuple[int, ...]]:
-    return reader.combinations(("name", "kind", "status"))
+    return list(reader.combinations(("name", "kind", "status")))
 
 
 def _codes(reader: Reader, column: str, texts: Sequence[str]) -> set[int]:

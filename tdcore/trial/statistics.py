@@ -78,7 +78,7 @@ def needed_columns(names: Sequence[str] | None) -> list[str]:
     Raises ConfigError for a name that is not a column of stats_table().
     """
     wanted = [*STATS_COLUMNS, *DERIVED] if names is None else list(names)
-    unknown = [name for name in wanted if name not in STATS_COLUMNS and name not in DERIVED]
+    unknown = [name for name in wanted if name not in (*STATS_COLUMNS, *DERIVED, "ticket")]
     if unknown:
         there = ", ".join([*STATS_COLUMNS, *DERIVED])
         raise ConfigError(f"{unknown[0]!r} is not a column of stats(); use {there}")

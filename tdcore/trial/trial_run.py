@@ -94,6 +94,15 @@ class TrialRun:
         self._reader.auto_refresh()
         return self._reader.progress.attempts
 
+    def workers_of(self, attempt: int) -> set[str]:
+        """Workers of an attempt, also those that have saved nothing so far.
+
+        Raises InvalidAttempt if the run has no such attempt.
+        """
+        self._reader.auto_refresh()
+        self._reader.check_attempt(attempt)
+        return set(self._reader.progress.workers(attempt))
+
     def attempt_info(self, attempt: int | None = None) -> Attempt | None:
         """Entry of an attempt in run.json: framework, configuration, host.
 

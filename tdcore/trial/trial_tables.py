@@ -5,7 +5,7 @@ Threads: see Trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,11 @@ from tdcore.trial.merge_stats import merged_sources
 from tdcore.trial.overview import Condensed, Overview, condensed, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.reader import Selection, Steps
+from tdcore.trial.row_columns import Rows
 from tdcore.trial.row_files import read_rows
 from tdcore.trial.saved_tensors import SavedSteps, first_saved_rows, saved_steps
 from tdcore.trial.statistics import needed_columns
+from tdcore.trial.step_blocks import step_blocks
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
 from tdcore.trial.tensor_list import ListedTensor, last_rows_of_details, list_tensors
 from tdcore.trial.totals import Totals, totals
@@ -75,6 +77,37 @@ class TrialTables(TrialRun):
             if not show_incomplete_steps:
                 rows = rows[reader.complete(rows)]
             return reader.merged(rows, columns) if merged else reader.stats(rows, columns)
+
+    def stats_batches(
+        self,
+        regex_or_names: str | Iterable[str] | None = None,
+        *,
+        mode: ModeKeys | None = None,
+        kinds: str | Iterable[str] | None = None,
+        workers: str | Iterable[str] | None = None,
+        attempt: int | None = None,
+        show_incomplete_steps: bool = True,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = 1 << 16,
+    ) -> Iterator[pa.Table]:
+        """The rows of stats() in several tables, for runs whose statistics do not fit into memory.
+
+        A table has all rows of one or more global steps; the tables are ordered by step. The run is not read
+        again between two tables. The arguments are those of stats().
+
+        Args:
+            batch_rows: Approximate number of rows of a table. A step with more rows is one table.
+        """
+        reader = self._reader
+        chosen = self._selected(
+            regex_or_names, None, mode, kinds, workers, attempt,
+            tensors_only=kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)),
+        )  # fmt: skip
+        for rows in step_blocks(reader, chosen, chosen.stretches, batch_rows):
+            if not show_incomplete_steps:
+                rows = rows[reader.complete(rows)]
+            if len(rows):
+                yield reader.stats(rows, columns)
 
     def overviews(
         self, names: Iterable[str], statistic: str, *, steps: int | None = None, mode: ModeKeys | None = None
@@ -305,6 +338,45 @@ class TrialTables(TrialRun):
         dead continues, or the first worker begins a mode that only other workers had so far. If a tensor is
         saved again at a step that was returned before, the new row is returned too.
         """
+        return self._reader.stats(self._reader.tensors_only(self._newly_complete()))
+
+    def next_complete_batches(
+        self, columns: Sequence[str] | None = None, *, batch_rows: int = 1 << 16
+    ) -> Iterator[pa.Table]:
+        """The rows of next_complete() in several tables of whole steps, in order of steps.
+
+        Read all tables: the rows of the others are not returned again.
+
+        Args:
+            columns: Names of columns; see stats(). "ticket" is the number of the record of a row.
+            batch_rows: Approximate number of rows of a table. A step with more rows is one table.
+        """
+        rows = self._newly_complete()
+        steps = self._reader.index.column("step")[rows]
+        rows, steps = rows[np.argsort(steps, kind="stable")], np.sort(steps)
+        ends = np.append(np.flatnonzero(np.diff(steps)) + 1, len(rows))
+        first = 0
+        for end in ends.tolist():
+            if end > first and (end - first >= batch_rows or end == len(rows)):
+                yield self._reader.stats(self._reader.tensors_only(np.sort(rows[first:end])), columns)
+                first = end
+
+    def complete_tickets(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """Ranges of tickets, by worker and attempt, that have no rows for next_complete() to return."""
+        index, view = self._reader.index, self._reader.view
+        pending = np.flatnonzero(view.visible[: len(self._shown)] & ~self._shown)
+        pending = np.append(pending, np.arange(len(self._shown), len(index)))
+        workers, attempts, tickets = (index.column(name)[pending] for name in ("worker", "attempt", "ticket"))
+        found = {}
+        for worker, attempt in index.homes:
+            mine = (workers == index.dictionaries["worker"].code(worker)) & (attempts == attempt)
+            end = int(tickets[mine].min(initial=index.end(worker, attempt)))
+            ranges = index.tickets(worker, attempt)
+            found[worker, attempt] = [(first, min(last, end - 1)) for first, last in ranges if first < end]
+        return found
+
+    def _newly_complete(self) -> Rows:
+        """The rows of the steps that became complete since the last call."""
         reader = self._reader
         reader.auto_refresh()
         shown = np.zeros(len(reader.index), dtype=np.bool_)
@@ -313,7 +385,7 @@ class TrialTables(TrialRun):
         rows = rows[reader.complete(rows)]
         shown[rows] = True
         self._shown = shown
-        return reader.stats(reader.tensors_only(rows))
+        return rows
 
     def _selected(
         self,
@@ -327,13 +399,15 @@ class TrialTables(TrialRun):
         tensors_only: bool = False,
     ) -> Selection:
         self._reader.auto_refresh()
-        dictionary = self._reader.index.dictionaries["name"]
-        names: list[int] | None = None
-        if isinstance(regex_or_names, str):
-            (test,) = patterns(regex_or_names)
-            names = [code for code, text in enumerate(dictionary.texts) if test.search(text)]
-        elif regex_or_names is not None:
-            names = [dictionary.code(text) for text in regex_or_names]
+        names = self._name_codes(regex_or_names)
         return self._reader.selection(
             names, steps, mode, as_list(kinds), as_list(workers), attempt, tensors_only=tensors_only
         )
+
+    def _name_codes(self, regex_or_names: str | Iterable[str] | None) -> list[int] | None:
+        """The codes of these names; None for all names."""
+        dictionary = self._reader.index.dictionaries["name"]
+        if isinstance(regex_or_names, str):
+            (test,) = patterns(regex_or_names)
+            return [code for code, text in enumerate(dictionary.texts) if test.search(text)]
+        return None if regex_or_names is None else [dictionary.code(text) for text in regex_or_names]

@@ -12,7 +12,7 @@ from torch import nn
 
 import tdcore as td
 from tdcore.config.save_config import SaveConfig
-from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook, create_from_json_file
 
 from .conftest import MakeHook, ReadRun
@@ -42,13 +42,6 @@ def test_a_run_in_the_same_place_is_a_new_attempt(make_hook: MakeHook, read_run:
     assert len(run.trial.rows("Net_fc1.weight", attempt=0)) == 1
 
 
-@pytest.mark.parametrize("options", [{"export_tensorboard": True}, {"tensorboard_dir": "tb"}])
-def test_tensorboard_is_refused_and_never_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedFeature, match="tensorboard"):
-        Hook(tmp_path / "run", **options)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -58,6 +51,8 @@ def test_tensorboard_is_refused_and_never_ignored(tmp_path: Path, options: dict[
         ({"reduction_config": {"mean": True}}, "reduction_config must be a ReductionConfig"),
         ({"save_all": "yes"}, "save_all must be True or False"),
         ({"flusher": "fiber"}, "flusher must be"),
+        ({"export_tensorboard": "yes"}, "export_tensorboard must be True or False"),
+        ({"tensorboard_dir": ""}, "tensorboard_dir must be a local folder"),
     ],
 )
 def test_wrong_arguments_are_refused_when_given(tmp_path: Path, options: dict[str, Any], says: str) -> None:

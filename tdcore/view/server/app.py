@@ -28,6 +28,7 @@ from tdcore.errors import ConfigError, RunNotFound, SinkKeyError, TdcoreError
 from tdcore.text.short_repr import cut
 from tdcore.view.server.events import Events
 from tdcore.view.server.guard import Guard, HostNames
+from tdcore.view.server.metrics import Metrics
 from tdcore.view.server.pages import PageFile
 from tdcore.view.server.requests_to_run import request_capture, request_stop
 from tdcore.view.server.served_runs import ServedRuns
@@ -85,6 +86,7 @@ class ViewApp:
                 for name, write in _WRITES.items()
             ),
             Route("/api/{request:str}", _failing_softly(self._answer)),
+            Route("/metrics", Metrics(self._runs).answer),
             Route("/{name:path}", self._page),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})

@@ -98,7 +98,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        _, _, rest = scope["path"][1:].partition("/")
+        _, _, rest = _path(scope)[1:].partition("/")
         inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": ""}
         await self._app(inner, receive, send_guarded)
 
@@ -110,7 +110,7 @@ class Guard:
             return _refused(
                 headers, "this server does not have the name in the Host header; use the printed address"
             )
-        token, slash, _ = scope["path"][1:].partition("/")
+        token, slash, _ = _path(scope)[1:].partition("/")
         if not hmac.compare_digest(token.encode(errors="replace"), self._token):
             return _refused(
                 headers, "the address lacks its token, or has an old one; use the printed address"
@@ -119,6 +119,13 @@ class Guard:
         if problem:
             return _refused(headers, problem)
         return None if slash else RedirectResponse(f"/{token}/", status_code=308)
+
+
+def _path(scope: Scope) -> str:
+    """The path with the token. Prometheus can send the token of /metrics in a header instead."""
+    path: str = scope["path"]
+    kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+    return f"/{token.strip()}/metrics" if path == "/metrics" and kind.lower() == "bearer" else path
 
 
 def _cross_origin(method: str, headers: Headers, host: str) -> str:

@@ -1,0 +1,95 @@
+"""Target: the interface of the tools that runs are exported to, and the table of them.
+
+Threads: one thread per target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
+
+from tdcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from tdcore.export.source import Parameter, Part, Selection, Text
+
+__all__ = ["TARGETS", "Target", "TargetInfo", "open_target"]
+
+
+class Target(Protocol):
+    """Writes one export. Calls: begin, any number of write, end, for each part; then texts."""
+
+    def begin(self, part: Part, parameters: Mapping[str, Parameter]) -> None:
+        """Start a worker of an attempt."""
+        ...
+
+    def write(self, batch: pa.Table) -> int:
+        """Write the statistics of the part's next steps (Part.batches). Return the number of values."""
+        ...
+
+    def end(self, texts: Sequence[Text]) -> None:
+        """End the part. texts: its findings and notes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetInfo:
+    """One target.
+
+    Attributes:
+        module: Module with the function `open`.
+        packages: Packages that the target imports.
+        extra: Extra of tdcore that installs the packages; "" if tdcore needs them anyway.
+        is_file: Whether the output is a file and not a folder.
+        suffix: Suffix of the default output.
+    """
+
+    module: str
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    is_file: bool = False
+    suffix: str
+
+
+TARGETS = {
+    "tensorboard": TargetInfo(
+        module="tensorboard", packages=("tensorboard",), extra="tensorboard", suffix=".tensorboard"
+    ),
+    "wandb": TargetInfo(module="wandb", packages=("wandb",), extra="wandb", suffix=".wandb"),
+    "mlflow": TargetInfo(
+        module="mlflow", packages=("mlflow", "sqlalchemy", "alembic"), extra="mlflow", suffix=".mlflow"
+    ),
+    "trackio": TargetInfo(module="trackio", packages=("trackio",), extra="trackio", suffix=".trackio"),
+    "csv": TargetInfo(module="tables", suffix=".csv"),
+    "parquet": TargetInfo(module="tables", suffix=".parquet"),
+    "duckdb": TargetInfo(
+        module="duckdb", packages=("duckdb",), extra="duckdb", is_file=True, suffix=".duckdb"
+    ),
+}
+
+
+def open_target(name: str, place: Path, selection: Selection) -> AbstractContextManager[Target]:
+    """The target of this name, which writes to a folder or file.
+
+    Raises:
+        ConfigError: A package of the tool is missing.
+    """
+    info = TARGETS[name]
+    missing = [package for package in info.packages if find_spec(package) is None]
+    if missing:
+        raise ConfigError(
+            f"the export to {name} needs {' and '.join(missing)}; "
+            f"install it with: pip install 'tdcore-capture[{info.extra}]'"
+        )
+    opener: Callable[..., AbstractContextManager[Target]] = import_module(
+        f"tdcore.export.{info.module}"
+    ).open_target
+    return opener(place, selection, name)
