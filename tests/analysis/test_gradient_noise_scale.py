@@ -96,6 +96,8 @@ def test_micro_batches_of_a_training_have_the_noise_scale_of_their_own_gradients
     )
     summed = noise_scale_of_microbatches(trial, names, 5, divided=False)
     assert summed.trace == pytest.approx(found.trace / 16, rel=1e-6)
+    with pytest.raises(td.TdcoreError, match="99"):
+        noise_scale_of_microbatches(trial, names, 5, steps=[0, 99])
 
 
 def test_workers_of_a_run_are_parts_of_one_batch(tmp_path: Path) -> None:
