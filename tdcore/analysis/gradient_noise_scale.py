@@ -89,8 +89,9 @@ def noise_scale_of_microbatches(
         steps: TRAIN steps. None: all steps at which the gradients of the first parameter were saved.
 
     Raises:
-        TensorUnavailable, TensorUnavailableForStep: A gradient was not saved.
-        ValueError: See noise_scale(). A parameter has another number of micro-batches than the first.
+        TensorUnavailable, TensorUnavailableForStep: A gradient was not saved, or a parameter has fewer
+            micro-batches than another one at the same step.
+        ValueError: See noise_scale().
     """
     names = [f"microbatch_gradient/{name}" for name in parameters]
     chosen = _steps(trial, names, steps)
