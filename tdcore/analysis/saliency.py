@@ -113,6 +113,9 @@ def from_trial(
 ) -> FullGrad:
     """Compute the terms of one captured step.
 
+    Compare `total` with the captured scores. They differ if a layer has a bias that is not a parameter (batch
+    normalisation with affine=False), runs more than once in a step, or is not affine.
+
     The run needs the values of the collections "weights", "biases", "inputs", "outputs" and
     "output_gradients", and the gradient of the model's input, which the script saves:
     hook.save_tensor("input_gradient", x.grad). The gradients must be those of the output to explain, such as
