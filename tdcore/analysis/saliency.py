@@ -219,7 +219,8 @@ def _layer(value: Callable[[str], Floats], parameter: str, path: str) -> Floats:
         raise ValueError(
             f"layer {path!r}: the bias has shape {bias.shape}, and the output gradient {gradient.shape}"
         )
-    return np.moveaxis(bias.reshape(-1, *[1] * (gradient.ndim - 1 - axis)) * gradient, axis, 1)
+    terms: Floats = bias.reshape(-1, *[1] * (gradient.ndim - 1 - axis)) * gradient
+    return np.moveaxis(terms, axis, 1)
 
 
 def _roots(names: Sequence[str]) -> list[str]:
