@@ -80,7 +80,8 @@ def weights_from(
         queries: Array (batch, queries, heads * size).
         keys: Array (batch, keys, key_heads * size). With grouped queries, key_heads divides heads.
         heads: Number of heads.
-        causal: A query looks only at keys up to its own position.
+        causal: A query looks only at keys up to its own position. The first query and the first key are the
+            same token, as for is_causal of PyTorch.
         scale: Factor of the products. None: 1 / sqrt(size).
         mask: Boolean array, True where a query may look; its shape broadcasts to the result.
 
@@ -205,9 +206,13 @@ def _checked(weights: Any) -> Floats:
     if not shares.size:
         raise ValueError(f"weights of the shape {shares.shape} has no elements")
     sums = shares.sum(axis=-1)
-    if not (np.abs(sums - 1) <= _TOLERANCE).all() or (shares < 0).any():
-        worst = sums.flat[int(np.nanargmax(np.abs(sums - 1)))] if np.isfinite(sums).any() else np.nan
-        raise ValueError(f"the weights of a query must be shares that sum to 1; a sum is {worst:.4g}")
+    wrong = ~(np.abs(sums - 1) <= _TOLERANCE)
+    if wrong.any():
+        raise ValueError(
+            f"the weights of a query must be shares that sum to 1; a sum is {sums[wrong][0]:.4g}"
+        )
+    if (shares < 0).any():
+        raise ValueError(f"the weights of a query must be shares; one is {shares.min():.4g}")
     normalised: Floats = shares / sums[..., None]
     return normalised
 

@@ -21,8 +21,8 @@ def classes_of(labels: Any, predictions: Any, *, argmax: bool) -> tuple[Ints, In
 
     Args:
         labels: Class numbers, or one-hot in the last axis.
-        predictions: Class numbers; or scores of classes, with one axis more than the labels; or the
-            probability of class 1 of two (threshold 0.5).
+        predictions: Class numbers; or scores of classes, with one axis more than the labels: the last axis,
+            or axis 1 as in the losses of PyTorch; or the probability of class 1 of two (threshold 0.5).
         argmax: The last axis of both arrays holds classes if it is longer than 1.
 
     Returns:
@@ -33,7 +33,7 @@ def classes_of(labels: Any, predictions: Any, *, argmax: bool) -> tuple[Ints, In
     """
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if argmax or predictions.ndim == labels.ndim + 1:
-        predictions = _largest(predictions)
+        predictions = _largest(predictions if argmax else _classes_last(predictions, labels.shape))
     found = label_classes(labels, argmax=argmax or labels.ndim == predictions.ndim + 1)
     predicted = predictions.ravel()
     if predicted.size != found.size:
@@ -58,6 +58,13 @@ def label_classes(labels: Any, *, argmax: bool) -> Ints:
         raise ValueError("labels are not classes (whole numbers)")
     flat: Ints = labels.ravel().astype(np.int64)
     return flat
+
+
+def _classes_last(scores: npt.NDArray[Any], labels: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Move the classes to the last axis if only axis 1 can be the classes. labels: shape of the labels."""
+    if scores.shape[:-1] != labels and scores.shape[:1] + scores.shape[2:] == labels:
+        return np.moveaxis(scores, 1, -1)
+    return scores
 
 
 def _largest(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:

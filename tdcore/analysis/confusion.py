@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tdcore.analysis.classes import Ints, classes_of
+from tdcore.analysis.matrices import Floats
 from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Confusion", "Mistake", "count", "from_trial"]
 
-Floats = npt.NDArray[np.float64]
 _MOST_CLASSES = 4096  # a matrix of 128 MiB
 
 
@@ -113,8 +112,8 @@ def count(labels: Any, predictions: Any, *, classes: Iterable[int] | None = None
 
     Args:
         labels: Class numbers, or one-hot in the last axis. Negative labels are skipped, as losses do.
-        predictions: Class numbers; or scores, with one axis more than the labels (the largest score is the
-            prediction); or probabilities of class 1 of two (threshold 0.5).
+        predictions: Class numbers; or scores, with one axis more than the labels, which is the last one or
+            axis 1 (the largest score is the prediction); or probabilities of class 1 of two (threshold 0.5).
         classes: Classes of the matrix; pairs with other classes are skipped. None: all classes that occur.
 
     Raises:

@@ -14,6 +14,8 @@ import numpy as np
 from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tdcore.trial import Trial
 
 __all__ = ["BadTensor", "chain_of_bad_tensors"]
@@ -84,9 +86,17 @@ def chain_of_bad_tensors(trial: Trial, *, worker: str | None = None, history: in
     if history < 1:
         raise ValueError(f"history is {history}; use 1 or more")
     workers = trial.workers()[:1] if worker is None else [worker]
-    table = trial.stats(workers=workers, columns=_COLUMNS) if workers else None
-    if table is None or not table.num_rows:
-        return []
+    sizes: dict[str, list[float]] = {}
+    found: dict[str, BadTensor] = {}
+    for table in trial.stats_batches(workers=workers, columns=_COLUMNS) if workers else ():
+        _add_rows(table, history, sizes, found)
+    return list(found.values())
+
+
+def _add_rows(
+    table: pa.Table, history: int, sizes: dict[str, list[float]], found: dict[str, BadTensor]
+) -> None:
+    """Add the rows of some whole steps, which follow the steps of the rows before."""
     columns = {name: table.column(name).to_pylist() for name in ("name", "kind", "mode")}
     numbers = {
         name: np.nan_to_num(table.column(name).to_numpy(zero_copy_only=False).astype(np.float64), nan=0.0)
@@ -97,8 +107,6 @@ def chain_of_bad_tensors(trial: Trial, *, worker: str | None = None, history: in
     masks = (numbers["neg_inf_count"] == bad) & (numbers["abs_max"] == 0)
     masks &= np.array([kind == "input" for kind in columns["kind"]])
     age = np.array([_AGE.get(kind, 0) for kind in columns["kind"]])
-    sizes: dict[str, list[float]] = {}
-    found: dict[str, BadTensor] = {}
     for row in np.lexsort((numbers["seq"], -age, numbers["step"])).tolist():
         name = columns["name"][row]
         if name in found or not numbers["count"][row] or masks[row]:
@@ -116,4 +124,3 @@ def chain_of_bad_tensors(trial: Trial, *, worker: str | None = None, history: in
             elements=int(numbers["count"][row]),
             sizes=tuple(sizes.get(name, ())),
         )
-    return list(found.values())

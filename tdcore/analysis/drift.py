@@ -156,11 +156,14 @@ def wasserstein(reference: Any, values: Any) -> float:
 def population_stability(reference: Any, values: Any, *, bins: int = _BINS) -> float:
     """Population stability index of two samples (n,) and (m,).
 
-    The bins have equal shares of the reference; equal values are in one bin. Half a value is added to each
-    bin, so that an empty bin gives a finite index.
+    The bins have equal shares of the reference; equal values are in one bin. If the smallest value fills the
+    first bin, values below it are in a further bin. Half a value is added to each bin, so that an empty bin
+    gives a finite index.
     """
     before, now = _sample(reference, "reference"), _sample(values, "values")
     edges = np.unique(np.quantile(before, np.linspace(0, 1, bins + 1)[1:-1]))
+    if edges.size and edges[0] == before.min() and now.min() < edges[0]:
+        edges = np.insert(edges, 0, np.nextafter(edges[0], -np.inf))
     shares = []
     for sample in (before, now):
         counts = np.bincount(np.searchsorted(edges, sample, side="left"), minlength=edges.size + 1) + 0.5

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tdcore.analysis import matrices
 from tdcore.analysis.matrices import Floats, features_last
 from tdcore.modes import ModeKeys
 
@@ -55,7 +56,7 @@ def ranks_of(values: Any, *, axis: int = 0, centred: bool = False) -> Ranks:
     if not matrix.size:
         raise ValueError(f"the array of shape {np.shape(values)} has no elements")
     if centred:
-        matrix = matrix - matrix.mean(axis=0)
+        matrix = matrices.centred(matrix)
     sizes = np.linalg.svd(_scaled(matrix), compute_uv=False)
     largest = min(matrix.shape)
     if not sizes[0] > 0:

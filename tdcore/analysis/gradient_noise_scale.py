@@ -86,11 +86,12 @@ def noise_scale_of_microbatches(
         parameters: Names of parameters, whose gradients are joined.
         part_samples: Number of samples in each micro-batch.
         divided: Whether the loss of a micro-batch was divided by the number of micro-batches, as usual.
-        steps: TRAIN steps. None: all steps with saved micro-batch gradients.
+        steps: TRAIN steps. None: all steps at which the gradients of the first parameter were saved.
 
     Raises:
-        TensorUnavailable, TensorUnavailableForStep: A gradient was not saved.
-        ValueError: See noise_scale(). A parameter has another number of micro-batches than the first.
+        TensorUnavailable, TensorUnavailableForStep: A gradient was not saved, or a parameter has fewer
+            micro-batches than another one at the same step.
+        ValueError: See noise_scale().
     """
     names = [f"microbatch_gradient/{name}" for name in parameters]
     chosen = _steps(trial, names, steps)
@@ -100,7 +101,7 @@ def noise_scale_of_microbatches(
         calls[step] = max(calls.get(step, 0), call + 1)
     found = []
     for step in chosen:
-        number = calls[step]
+        number = calls.get(step, 1)  # without rows, value() raises the error
         parts = [
             [trial.tensor(name).value(step, ModeKeys.TRAIN, call=call).ravel() for name in names]
             for call in range(number)
@@ -119,7 +120,7 @@ def noise_scale_of_workers(
         trial: The run of all workers.
         names: Names of tensors with the worker's own gradient, such as `microbatch_gradient/fc.weight`.
         part_samples: Number of samples of each worker per step.
-        steps: TRAIN steps. None: all steps with saved values.
+        steps: TRAIN steps. None: all steps at which the first tensor was saved.
 
     Raises:
         TensorUnavailable, TensorUnavailableForStep: A gradient was not saved.

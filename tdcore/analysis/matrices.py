@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "features_last", "samples_first"]
+__all__ = ["Floats", "centred", "features_last", "samples_first"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,7 +24,7 @@ def samples_first(values: Any, what: str = "values") -> Floats:
         ValueError: The array has no axis, or contains NaN or infinity.
     """
     array = _checked(values, what)
-    return array.reshape(array.shape[0], -1) if array.size else array.reshape(array.shape[0], 0)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def features_last(values: Any, axis: int, what: str = "values") -> Floats:
@@ -35,8 +36,14 @@ def features_last(values: Any, axis: int, what: str = "values") -> Floats:
     if not -array.ndim <= axis < array.ndim:
         raise ValueError(f"{what} has {array.ndim} axes, so there is no axis {axis}")
     moved = np.moveaxis(array, axis, -1)
-    rows = int(np.prod(moved.shape[:-1], dtype=np.int64))
-    return moved.reshape(rows, moved.shape[-1])
+    return moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
+
+
+def centred(matrix: Floats) -> Floats:
+    """The matrix without the mean of each column. A constant column becomes exactly zero."""
+    shifted = matrix - matrix[:1]
+    found: Floats = shifted - shifted.mean(axis=0) if len(matrix) else shifted
+    return found
 
 
 def _checked(values: Any, what: str) -> Floats:

@@ -11,18 +11,15 @@ functions; an object belongs to one thread.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tdcore.analysis.matrices import Floats, centred, samples_first
 from tdcore.errors import ConfigError
 
 __all__ = ["Moments", "Pca", "Trajectory", "align", "pca", "separation", "tsne"]
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +64,15 @@ class Moments:
         self._scatter: Floats = np.zeros((0, 0))
 
     def add(self, points: Any) -> None:
-        """Add a batch, shape (samples, ...). Raises ValueError if its number of features differs."""
+        """Add a batch, shape (samples, ...).
+
+        Raises ValueError if its number of features differs, or an element is not finite.
+        """
         batch = _flat(points)
         if not len(batch):
             return
-        mean = batch.mean(axis=0)
-        scatter = (batch - mean).T @ (batch - mean)
+        mean = batch[0] + (batch - batch[0]).mean(axis=0)  # without rounding errors for equal points
+        scatter = centred(batch).T @ centred(batch)
         if self.count and mean.shape != self._mean.shape:
             raise ValueError(f"the batch has {len(mean)} features, earlier ones have {len(self._mean)}")
         if self.count:
@@ -189,11 +189,12 @@ def separation(points: Any, labels: Any) -> float:
         labels: Label of each sample.
 
     Raises:
-        ValueError: There are fewer than two samples, or not one label for each.
+        ValueError: There are fewer than two samples, not one label for each, or an element is not finite.
     """
     flat, names = _flat(points), np.asarray(labels)
     if len(flat) < 2 or names.shape != (len(flat),):
         raise ValueError(f"{len(flat)} points have labels of shape {names.shape}; give at least two points")
+    flat = centred(flat)  # points far from the origin lose no digits
     squares = np.square(flat).sum(axis=1)
     distance = squares[:, np.newaxis] + squares - 2 * flat @ flat.T
     np.fill_diagonal(distance, np.inf)
@@ -201,7 +202,6 @@ def separation(points: Any, labels: Any) -> float:
 
 
 def _flat(points: Any) -> Floats:
-    values = np.asarray(points, dtype=np.float64)
-    if values.ndim < 2:
-        raise ValueError(f"points have shape {values.shape}; the first axis must be the samples")
-    return values.reshape(len(values), math.prod(values.shape[1:]))
+    if np.ndim(points) < 2:
+        raise ValueError(f"points have shape {np.shape(points)}; the first axis must be the samples")
+    return samples_first(points, "points")

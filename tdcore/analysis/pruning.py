@@ -17,17 +17,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tdcore.analysis.classes import Ints
+from tdcore.analysis.matrices import Floats
 from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
     from tdcore.trial import Tensor, Trial
 
 __all__ = ["importance", "kept_filters", "taylor"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def taylor(weight: Any, gradient: Any) -> Floats:
@@ -100,14 +98,14 @@ def kept_filters(found: Mapping[str, Floats], *, remove: int, at_least: int = 1)
         For each layer the numbers of the remaining filters, ascending.
 
     Raises:
-        ValueError: An importance is NaN, or a number is negative.
+        ValueError: An importance is NaN or infinite, or a number is negative.
     """
     if remove < 0 or at_least < 0:
         raise ValueError(f"remove is {remove} and at_least is {at_least}; both must be 0 or more")
     candidates: list[tuple[float, str, int]] = []
     for name, values in found.items():
-        if np.isnan(values).any():
-            raise ValueError(f"an importance of {name!r} is NaN")
+        if not np.isfinite(values).all():
+            raise ValueError(f"an importance of {name!r} is NaN or infinite")
         order = np.argsort(values, kind="stable")[: max(0, len(values) - at_least)]
         norm = float(np.linalg.norm(values)) or 1.0
         candidates += [(float(values[each]) / norm, name, int(each)) for each in order]

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tdcore.analysis.matrices import Floats, centred
 from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FullGrad", "affine_bias", "from_trial", "resize", "share_inside"]
 
-Floats = npt.NDArray[np.float64]
 _PREFIX, _SUFFIX = "output_gradient/", "_output_0"
 
 
@@ -41,7 +40,8 @@ class FullGrad:
 
     Attributes:
         inputs: x * df/dx, float64, shape (samples, channels, height, width).
-        layers: For each layer by name bias * df/dz, float64, shape (samples, channels, ...).
+        layers: For each layer by name bias * df/dz, float64, shape (samples, channels, ...). The channels of
+            a linear layer are its output features.
     """
 
     inputs: Floats
@@ -89,8 +89,9 @@ def affine_bias(inputs: Any, outputs: Any) -> Floats:
         )
     x, y = (np.moveaxis(each, 1, 0).reshape(each.shape[1], -1) for each in (x, y))
     mean_x, mean_y = x.mean(axis=1, keepdims=True), y.mean(axis=1, keepdims=True)
-    spread = np.square(x - mean_x).sum(axis=1, keepdims=True)
-    product = ((x - mean_x) * (y - mean_y)).sum(axis=1, keepdims=True)
+    from_mean = centred(x.T).T
+    spread = np.square(from_mean).sum(axis=1, keepdims=True)
+    product = (from_mean * (y - mean_y)).sum(axis=1, keepdims=True)
     slope = np.divide(product, spread, out=np.zeros_like(spread), where=spread > 0)
     bias = mean_y - slope * mean_x
     error = np.abs(slope * x + bias - y).max(initial=0.0)
@@ -111,6 +112,9 @@ def from_trial(
     input_gradient: str = "input_gradient",
 ) -> FullGrad:
     """Compute the terms of one captured step.
+
+    Compare `total` with the captured scores. They differ if a layer has a bias that is not a parameter (batch
+    normalisation with affine=False), runs more than once in a step, or is not affine.
 
     The run needs the values of the collections "weights", "biases", "inputs", "outputs" and
     "output_gradients", and the gradient of the model's input, which the script saves:
@@ -134,10 +138,10 @@ def from_trial(
     def value(name: str) -> Floats:
         return np.asarray(trial.tensor(name).value(step, mode), dtype=np.float64)
 
-    layers = {}
+    roots, layers = _roots(names), {}
     for name in names:
         path = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-        biases = [each for each in names if each.endswith(f"_{path}.bias") and "/" not in each]
+        biases = [each for each in (f"{root}{path}.bias" for root in roots) if each in names]
         if name == f"{_PREFIX}{path}{_SUFFIX}" and biases:
             layers[path] = _layer(value, biases[0], path)
     if not layers:
@@ -146,7 +150,7 @@ def from_trial(
             'collections "biases" and "output_gradients" with their values'
         )
     gradient = value(input_gradient)
-    x = value(_root_input(names) if inputs is None else inputs)
+    x = value(_root_input(names, roots) if inputs is None else inputs)
     if x.shape != gradient.shape:
         raise ValueError(
             f"the input has shape {x.shape}, and its gradient {input_gradient!r} has {gradient.shape}"
@@ -215,17 +219,25 @@ def _layer(value: Callable[[str], Floats], parameter: str, path: str) -> Floats:
         raise ValueError(
             f"layer {path!r}: the bias has shape {bias.shape}, and the output gradient {gradient.shape}"
         )
-    return bias.reshape(-1, *[1] * (gradient.ndim - 1 - axis)) * gradient
+    terms: Floats = bias.reshape(-1, *[1] * (gradient.ndim - 1 - axis)) * gradient
+    return np.moveaxis(terms, axis, 1)
 
 
-def _root_input(names: Sequence[str]) -> str:
-    """The input of the root module: its name is the beginning of the names of all biases."""
-    biases = [each for each in names if each.endswith(".bias") and "/" not in each]
-    found = [
-        each
+def _roots(names: Sequence[str]) -> list[str]:
+    """The root modules, such as "Net_": modules whose names begin the names of parameters."""
+    parameters = [each for each in names if each.endswith((".weight", ".bias")) and "/" not in each]
+    modules = {
+        each.removeprefix(_PREFIX).removesuffix(end)
+        for end in ("input_0", "output_0")
         for each in names
-        if each.endswith("_input_0") and all(bias.startswith(each.removesuffix("input_0")) for bias in biases)
-    ]
+        if each.endswith(f"_{end}")
+    }
+    return sorted(module for module in modules if any(each.startswith(module) for each in parameters))
+
+
+def _root_input(names: Sequence[str], roots: Sequence[str]) -> str:
+    """The input of the root module."""
+    found = [f"{root}input_0" for root in roots if f"{root}input_0" in names]
     if len(found) != 1:
         raise ValueError(f"the model's input is one of {found or 'no tensors'}; set inputs=")
     return found[0]

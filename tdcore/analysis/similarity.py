@@ -10,12 +10,13 @@ Raghu, S. Kornblith, Do wide and deep networks learn the same things?, ICLR 2021
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdcore.analysis.matrices import Floats, samples_first
+from tdcore.analysis.matrices import Floats, centred, samples_first
 from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def linear_cka(x: Any, y: Any) -> float:
         ValueError: The arrays have different numbers of samples, or elements that are not finite.
     """
     x, y = _pair(x, y)
-    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
+    x, y = centred(x), centred(y)
     if max(x.shape[1], y.shape[1]) <= len(x):
         shared, own, other = x.T @ y, x.T @ x, y.T @ y
         return _ratio(float((shared**2).sum()), float((own**2).sum()), float((other**2).sum()))
@@ -88,13 +89,13 @@ def layer_similarity(
         trial: The run, with saved values of the tensors.
         names: Names of tensors whose first axis holds the samples of the step, such as module outputs.
         mode: Mode of the steps.
-        steps: Steps of the mode. None: all steps at which all tensors have values.
+        steps: Steps of the mode. None: all steps at which all tensors were saved.
 
     Returns:
         A symmetric matrix (names, names), with ones in the diagonal.
 
     Raises:
-        TensorUnavailable, TensorUnavailableForStep: A tensor has no values.
+        TensorUnavailable, TensorUnavailableForStep: A tensor has no values at one of the steps.
         ValueError: See minibatch_cka(). There are no common steps.
     """
     tensors = [trial.tensor(name) for name in names]
@@ -116,9 +117,9 @@ def layer_similarity(
             for column, other in enumerate(kernels[: row + 1]):
                 sums[row, column] += _hsic(one, other)
     sums += np.tril(sums, -1).T
-    own = np.diagonal(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = sums / np.sqrt(np.outer(own, own))
+        own = np.sqrt(np.diagonal(sums))
+        found: Floats = sums / np.outer(own, own)
     return found
 
 
@@ -130,13 +131,13 @@ def _pair(x: Any, y: Any) -> tuple[Floats, Floats]:
 
 
 def _ratio(shared: float, own: float, other: float) -> float:
-    return shared / np.sqrt(own * other) if own > 0 and other > 0 else float("nan")
+    return shared / (math.sqrt(own) * math.sqrt(other)) if own > 0 and other > 0 else float("nan")
 
 
 def _without_diagonal(values: Floats) -> Floats:
     """Products of all pairs of samples; a sample is not paired with itself."""
-    centred = values - values.mean(axis=0)  # changes nothing but rounding
-    products: Floats = centred @ centred.T
+    points = centred(values)  # changes nothing but rounding
+    products: Floats = points @ points.T
     np.fill_diagonal(products, 0.0)
     return products
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.format.catalogue_details import Details, DetailsBuilder
+from tdcore.format.catalogue_details import DETAIL_LISTS, Details, DetailsBuilder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
 def _details(document: dict[str, Any] | None, rows: int) -> Details | None:
     if document is None:
         return None
-    lists = {name: _unpacked(text, rows) for name, text in document.items() if name != "dtypes"}
+    lists = {name: _unpacked(document[name], rows) for name in DETAIL_LISTS}
     return Details.of_lists(lists, [str(word) for word in document["dtypes"]])
 
 

@@ -16,13 +16,15 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DETAIL_COLUMNS", "Details", "DetailsBuilder"]
+__all__ = ["DETAIL_COLUMNS", "DETAIL_LISTS", "Details", "DetailsBuilder"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 DETAIL_COLUMNS = ("seq", "dtype", "segment", "nbytes")
 _TOTALS = ("first", "last", "seq", "nbytes")
+DETAIL_LISTS = ("pattern", "sizes", "entries", *_TOTALS, "dtype_entry", "dtype")
 _MAX_IN_PATTERNS = 1 << 16  # entries in all patterns together; at least this number is stored
+_MAX_KEPT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +53,12 @@ class Details:
 
     def lists(self) -> dict[str, Ints]:
         """All columns by name."""
-        return {
-            "pattern": self.pattern, "sizes": self.sizes, "entries": self.entries, **self.totals,
-            "dtype_entry": self.dtype_entry, "dtype": self.dtype,
-        }  # fmt: skip
+        return {name: self.totals[name] if name in _TOTALS else getattr(self, name) for name in DETAIL_LISTS}
 
     @classmethod
     def of_lists(cls, lists: Mapping[str, Ints], dtypes: Sequence[str]) -> Details:
         """Details from the columns that `lists` returned. Raises KeyError if one is missing."""
-        rest = {name: lists[name] for name in ("pattern", "sizes", "entries", "dtype_entry", "dtype")}
+        rest = {name: lists[name] for name in DETAIL_LISTS if name not in _TOTALS}
         return cls(totals={name: lists[name] for name in _TOTALS}, dtypes=dtypes, **rest)
 
     def check(self, rows: int, stretches: int, entries: int) -> None:
@@ -75,6 +74,8 @@ class Details:
                 raise ValueError("the columns of its catalogue have different lengths")
             if len(column) and (column.min() < 0 or column.max() >= limits[name]):
                 raise ValueError(f"its catalogue has an impossible value in {name!r}")
+        if not np.bincount(self.entries, minlength=entries).all():
+            raise ValueError("its catalogue has an entry that is in no pattern")
 
 
 class DetailsBuilder:
@@ -85,6 +86,7 @@ class DetailsBuilder:
         self._pattern: list[int] = []  # of each piece of a stretch
         self._patterns: dict[bytes, int] = {}  # entries, sorted -> number
         self._made_of: dict[bytes, int] = {}  # entries of the rows, in their order -> number
+        self._kept_bytes = 0  # of the keys of _made_of
         self._totals: dict[str, list[int]] = {name: [] for name in _TOTALS}
         self._dtypes: dict[str, int] = {}
         self._pairs: dict[tuple[int, int], None] = {}
@@ -132,8 +134,9 @@ class DetailsBuilder:
             number = self._made_of.get(made_of)
             if number is None:
                 number = self._number(np.unique(piece))
-                if len(self._made_of) < 1000:
+                if self._kept_bytes + len(made_of) <= _MAX_KEPT_BYTES:
                     self._made_of[made_of] = number
+                    self._kept_bytes += len(made_of)
             self._pattern.append(number)
         if sum(map(len, self._patterns)) > 8 * max(_MAX_IN_PATTERNS, self._rows // 16):
             self.complete = False

@@ -46,5 +46,6 @@ class Entries:
         mask = np.ones(len(self.codes["name"]), dtype=np.bool_)
         for name, test in tests.items():
             if name in self.codes:
-                mask &= test[self.codes[name]]
+                codes = self.codes[name]  # of a file that was read after the search began, also new ones
+                mask &= test[np.minimum(codes, len(test) - 1)]
         return mask

@@ -100,7 +100,7 @@ def merged_blocks(
 
 
 def _block(reader: Reader, rows: Ints, statistic: str) -> dict[str, npt.NDArray[Any]]:
-    """Identification and statistic of the merged rows of one block, in order; see blocks_of."""
+    """Identification and statistic of the merged rows of one block, in order; see merged_blocks."""
     needed = HISTORY_STATISTICS[statistic]
     names = dict.fromkeys(("name", "step", "mode", "mode_step", "count", *needed))
     table = reader.merged(rows, list(names))

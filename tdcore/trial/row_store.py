@@ -76,7 +76,8 @@ class RowStore(RowColumns):
         if mask is None:
             return np.empty(0, dtype=np.int64)
         for name, test in tests.items():
-            mask &= test[self.in_memory(name, begin, end)]
+            codes = self.in_memory(name, begin, end)
+            mask &= test[np.minimum(codes, len(test) - 1)]  # rows after the search began can have new codes
         rows: Rows = begin + np.flatnonzero(mask)
         return rows
 

@@ -138,6 +138,7 @@ def test_equal_heads_are_redundant_and_heads_on_different_tokens_are_not() -> No
         (np.ones((1, 1, 2, 2)), "a sum is 2"),
         (np.full((1, 1, 1, 2), np.nan), "a sum is nan"),
         (np.ones((0, 1, 1, 1)), "no elements"),
+        (np.array([[[[1.5, -0.5]]]]), "one is -0.5"),
     ],
 )
 def test_arrays_that_are_not_weights_are_refused(weights: Any, message: str) -> None:

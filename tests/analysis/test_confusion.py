@@ -63,6 +63,16 @@ def test_scores_are_counted_by_their_largest_class_and_other_classes_are_skipped
     assert found.matrix.tolist() == [[1, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("shape", [(4, 7), (4, 2), (4, 3, 5), (2, 3, 3)])
+def test_the_classes_of_scores_are_the_last_axis_or_axis_one_as_in_losses(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    labels, scores = random.integers(0, 3, shape), random.normal(size=(*shape, 3))
+    expected = metrics.confusion_matrix(labels.ravel(), scores.argmax(axis=-1).ravel())
+    assert confusion.count(labels, scores).matrix.tolist() == expected.tolist()
+    if shape != (2, 3, 3):  # the last axis could have the classes too
+        assert confusion.count(labels, np.moveaxis(scores, -1, 1)).matrix.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize(
     ("labels", "predictions", "why"),
     [

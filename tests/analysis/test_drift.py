@@ -41,6 +41,8 @@ def test_population_stability_is_the_sum_over_its_bins(
     one: list[float], other: list[float], bins: int
 ) -> None:
     edges = sorted({float(np.quantile(one, place)) for place in np.linspace(0, 1, bins + 1)[1:-1]})
+    if edges and min(other) < edges[0] == min(one):  # equal values fill the first bin
+        edges = [float(np.nextafter(edges[0], -np.inf)), *edges]
     expected = 0.0
     for low, high in zip([-np.inf, *edges], [*edges, np.inf], strict=True):
         before, now = (
@@ -50,6 +52,12 @@ def test_population_stability_is_the_sum_over_its_bins(
         expected += (now - before) * np.log(now / before)
     assert population_stability(one, other, bins=bins) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert population_stability(one, one, bins=bins) == 0
+
+
+def test_a_constant_feature_that_falls_is_as_unstable_as_one_that_rises() -> None:
+    constant = np.zeros(50)
+    for moved in (constant - 1, constant + 1):
+        assert population_stability(constant, moved) > 5
 
 
 def test_the_features_that_moved_are_named_and_are_first() -> None:

@@ -40,6 +40,7 @@ def test_equal_singular_values_have_their_number_as_rank_and_zeros_have_none() -
     assert ranks_of(np.eye(7)) == pytest.approx((7.0, 7.0, 7))
     assert ranks_of(np.outer([1.0, 2.0], [3.0, 4.0, 5.0]))[:2] == pytest.approx((1.0, 1.0))
     assert ranks_of(np.zeros((3, 2))) == (0.0, 0.0, 2)
+    assert ranks_of(np.full((7, 4), 0.1), axis=1, centred=True) == (0.0, 0.0, 4)
 
 
 def test_channels_of_images_are_an_axis_and_the_mean_can_be_left_out() -> None:

@@ -96,6 +96,8 @@ def test_micro_batches_of_a_training_have_the_noise_scale_of_their_own_gradients
     )
     summed = noise_scale_of_microbatches(trial, names, 5, divided=False)
     assert summed.trace == pytest.approx(found.trace / 16, rel=1e-6)
+    with pytest.raises(td.TdcoreError, match="99"):
+        noise_scale_of_microbatches(trial, names, 5, steps=[0, 99])
 
 
 def test_workers_of_a_run_are_parts_of_one_batch(tmp_path: Path) -> None:
@@ -113,3 +115,15 @@ def test_workers_of_a_run_are_parts_of_one_batch(tmp_path: Path) -> None:
     assert found.steps == 2
     with pytest.raises(ValueError, match="no gradient was named"):
         noise_scale_of_workers(td.create_trial(tmp_path / "run"), [], 8)
+
+
+def test_a_parameter_with_fewer_micro_batches_than_another_is_an_error(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    for name, calls in (("w", 1), ("b", 2)):
+        for call in range(calls):
+            run.add(f"microbatch_gradient/{name}", np.ones(2), step=0, kind="gradient", call=call)
+    run.flush()
+    run.end()
+    trial = td.create_trial(tmp_path / "run")
+    with pytest.raises(td.TdcoreError, match="call 1"):
+        noise_scale_of_microbatches(trial, ["w", "b"], 4)

@@ -70,14 +70,19 @@ def test_tsne_keeps_clusters_apart_and_is_the_same_twice() -> None:
 
 def test_separation_is_the_share_of_nearest_points_with_the_same_label() -> None:
     points = np.array([[0.0], [1.0], [10.0], [11.5], [30.0]])
-    assert projection.separation(points, [0, 0, 1, 0, 1]) == pytest.approx(2 / 5)
+    for shift in (0.0, 1e9):
+        assert projection.separation(points + shift, [0, 0, 1, 0, 1]) == pytest.approx(2 / 5)
 
 
-def test_equal_points_have_no_variance_and_do_not_fail() -> None:
-    found = projection.pca(np.ones((5, 3)))
-    assert found.variance.tolist() == [0.0, 0.0]
-    assert np.isnan(found.explained).all()
-    assert not projection.Trajectory().add(np.ones((5, 3))).any()
+@pytest.mark.parametrize("number", [1.0, 0.1])
+def test_equal_points_have_no_variance_and_do_not_fail(number: float) -> None:
+    points, moments = np.full((10, 3), number), projection.Moments()
+    for batch in (points[:3], points[3:]):
+        moments.add(batch)
+    for found in (projection.pca(points), moments.pca()):
+        assert found.variance.tolist() == [0.0, 0.0]
+        assert np.isnan(found.explained).all()
+    assert not projection.Trajectory().add(points).any()
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,8 @@ def test_equal_points_have_no_variance_and_do_not_fail() -> None:
         (lambda: projection.pca(np.ones((1, 3))), "cannot be computed"),
         (lambda: projection.pca(np.ones((4, 3)), 4), "cannot be computed"),
         (lambda: projection.pca(np.ones(4)), "the first axis"),
+        (lambda: projection.pca(np.full((4, 3), np.nan)), "12 elements that are NaN"),
+        (lambda: projection.separation(np.full((4, 2), np.inf), [0] * 4), "8 elements that are NaN"),
         (lambda: projection.align(np.ones((4, 2)), np.ones((3, 2))), "the reference has"),
         (lambda: projection.separation(np.ones((4, 2)), [0]), "at least two points"),
     ],

@@ -82,5 +82,7 @@ def test_no_removed_filter_is_more_important_than_a_filter_that_could_have_been_
 def test_importances_of_nan_and_negative_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         pruning.kept_filters({"a": np.array([1.0, np.nan])}, remove=1)
+    with pytest.raises(ValueError, match="infinite"):
+        pruning.kept_filters({"a": np.array([1.0, np.inf])}, remove=1)
     with pytest.raises(ValueError, match="0 or more"):
         pruning.kept_filters({"a": np.ones(2)}, remove=-1)

@@ -58,6 +58,35 @@ def test_the_terms_add_up_to_the_output_of_the_network(explained: tuple[Trial, N
     np.testing.assert_allclose(found.total, scores, rtol=1e-9)
 
 
+class Similar(nn.Module):
+    """Layers whose names end alike, one of them without a bias, and linear layers of four axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.my_conv = nn.Conv2d(1, 3, 1, bias=False), nn.Conv2d(3, 3, 1)
+        self.fc, self.my_fc = nn.Linear(3, 2), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.my_conv(self.conv(x)).relu().movedim(1, -1)
+        found: torch.Tensor = self.my_fc(self.fc(hidden).relu()).sum(dim=(1, 2))
+        return found
+
+
+def test_layers_whose_names_end_alike_have_their_own_biases(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = Similar().double(), torch.randn(2, 1, 4, 5, dtype=torch.float64, requires_grad=True)
+    with Hook(tmp_path, save_config=td.SaveConfig(save_interval=1), include_collections=COLLECTIONS) as hook:
+        hook.register_module(net.eval())
+        scores = net(x).max(dim=1).values
+        scores.sum().backward()
+        hook.save_tensor("input_gradient", x.grad)
+    found = saliency.from_trial(create_trial(tmp_path), 0)
+    assert {name: terms.shape for name, terms in found.layers.items()} == {
+        "my_conv": (2, 3, 4, 5), "fc": (2, 2, 4, 5), "my_fc": (2, 2, 4, 5),
+    }  # fmt: skip
+    np.testing.assert_allclose(found.total, scores.detach(), rtol=1e-9)
+
+
 def test_terms_and_maps_equal_a_direct_computation(explained: tuple[Trial, Net, torch.Tensor]) -> None:
     trial, net, x = explained
     outputs: dict[str, torch.Tensor] = {}
@@ -104,7 +133,10 @@ def test_the_share_of_a_box_is_that_of_its_pixels() -> None:
 def test_a_layer_that_is_not_a_line_in_each_channel_is_refused() -> None:
     x = np.random.default_rng(0).normal(size=(8, 3, 4))
     np.testing.assert_allclose(saliency.affine_bias(x, 2 * x - 5), [-5, -5, -5])
-    np.testing.assert_allclose(saliency.affine_bias(np.ones((2, 1)), np.full((2, 1), 4.0)), [4])
+    for number in (1.0, 0.1):  # the mean of ten times 0.1 is not 0.1
+        np.testing.assert_allclose(
+            saliency.affine_bias(np.full((10, 1), number), np.full((10, 1), 4 / 3)), [4 / 3], rtol=1e-12
+        )
     with pytest.raises(ValueError, match="not affine"):
         saliency.affine_bias(x, x**2)
     with pytest.raises(ValueError, match="must be"):

@@ -82,8 +82,18 @@ def test_unrelated_wide_representations_are_alike_for_linear_cka_and_unlike_for_
 def test_images_are_joined_to_features_and_a_constant_has_no_similarity() -> None:
     x = np.random.default_rng(0).normal(size=(8, 2, 3, 3))
     assert linear_cka(x, x.reshape(8, -1)) == pytest.approx(1.0)
-    assert np.isnan(linear_cka(x, np.ones((8, 4))))
     assert np.isnan(minibatch_cka([]))
+    for number in (1.0, 0.1, 1e20):  # the mean of equal numbers can differ from the number
+        constant = np.full((7, 4), number)
+        assert np.isnan(linear_cka(x[:7], constant))
+        assert np.isnan(minibatch_cka([(x[:7], constant)]))
+
+
+@pytest.mark.parametrize("scale", [1e-70, 1e70])
+def test_very_small_and_very_large_numbers_have_the_same_similarity(scale: float) -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 12, 3))
+    assert linear_cka(x * scale, y * scale) == pytest.approx(linear_cka(x, y))
+    assert minibatch_cka([(x * scale, y * scale)]) == pytest.approx(minibatch_cka([(x, y)]))
 
 
 @pytest.mark.parametrize(

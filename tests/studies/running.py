@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ROOT", "Study", "blocks", "page_of", "run_study", "without_numbers"]
+__all__ = ["ROOT", "Study", "blocks", "not_printed", "page_of", "run_study"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +54,14 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
-def without_numbers(text: str) -> str:
-    """The text with "#" for each number: numbers differ slightly between CPUs."""
-    return re.sub(r"-?\d+(\.\d+)?(e[-+]?\d+)?", "#", text)
+def not_printed(study: Study, page: str) -> list[str]:
+    """Lines of output on a page that the script did not print, apart from numbers and line breaks."""
+    output = [each for each in blocks(page, "text") if not each.startswith("tdcore ")]  # no commands
+    shown = [line for line in "".join(output).splitlines() if line.strip() != "..."]
+    printed = _without_numbers(" ".join(study.lines))
+    return [line for line in shown if _without_numbers(line) not in printed]
+
+
+def _without_numbers(text: str) -> str:
+    """The text with "#" for each number, which differs slightly between CPUs, and single spaces."""
+    return " ".join(re.sub(r"-?\d+(\.\d+)?(e[-+]?\d+)?", "#", text).split())

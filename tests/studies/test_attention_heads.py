@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdcore as td
-from tests.studies.running import Study, run_study
+from tests.studies.running import Study, not_printed, page_of, run_study
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +50,7 @@ def test_the_recorded_weights_are_a_causal_softmax(study: Study) -> None:
 
 def test_the_picture_is_drawn(study: Study) -> None:
     assert [path.name for path in study.folder.glob("*.png")] == ["attention_heads.png"]
+
+
+def test_the_page_shows_lines_that_the_script_prints(study: Study) -> None:
+    assert not_printed(study, page_of("attention_heads")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.studies.running import Study, run_study
+from tests.studies.running import Study, not_printed, page_of, run_study
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +31,7 @@ def test_the_repaired_autoencoder_is_better_and_the_picture_is_drawn(study: Stud
     before, after = (study.numbers(f"{name}: error of the")[0] for name in ("faulty", "repaired"))
     assert after < before / 2
     assert (study.folder / "latent_space.png").is_file()
+
+
+def test_the_page_shows_lines_that_the_script_prints(study: Study) -> None:
+    assert not_printed(study, page_of("latent_space")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.studies.running import Study, run_study
+from tests.studies.running import Study, not_printed, page_of, run_study
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +30,7 @@ def test_the_retrained_network_is_smaller_and_more_accurate(study: Study) -> Non
 def test_every_round_has_a_run_of_its_own(study: Study) -> None:
     assert len(list((study.folder / "repaired").glob("round-*/run.json"))) == 6
     assert (study.folder / "pruning.png").is_file()
+
+
+def test_the_page_shows_lines_that_the_script_prints(study: Study) -> None:
+    assert not_printed(study, page_of("pruning")) == []

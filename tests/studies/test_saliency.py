@@ -7,7 +7,7 @@ import pytest
 
 import tdcore as td
 from tdcore.analysis import saliency
-from tests.studies.running import Study, run_study
+from tests.studies.running import Study, not_printed, page_of, run_study
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,7 @@ def test_the_terms_of_the_captured_step_add_up_to_the_captured_scores(study: Stu
     found = saliency.from_trial(trial, 0)
     scores = trial.tensor("Net_output_0").value(0, td.ModeKeys.EVAL).max(axis=1)
     np.testing.assert_allclose(found.total, scores, rtol=1e-4)
+
+
+def test_the_page_shows_lines_that_the_script_prints(study: Study) -> None:
+    assert not_printed(study, page_of("saliency")) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tdcore as td
-from tests.studies.running import Study, run_study
+from tests.studies.running import Study, not_printed, page_of, run_study
 
 MOVED = {f"{which} {what}" for which in ("mean", "worst") for what in ("radius", "perimeter", "area")}
 MOVED |= {f"{what} error" for what in ("radius", "perimeter", "area")}
@@ -48,3 +48,7 @@ def test_inputs_of_the_first_and_of_drifting_requests_only_were_kept(study: Stud
 
 def test_the_picture_is_drawn(study: Study) -> None:
     assert [path.name for path in study.folder.glob("*.png")] == ["serving_drift.png"]
+
+
+def test_the_page_shows_lines_that_the_script_prints(study: Study) -> None:
+    assert not_printed(study, page_of("serving_drift")) == []

@@ -95,17 +95,31 @@ def _packed(numbers: Sequence[int]) -> str:
         ("entries", "name", _packed([0, 1])[:-8] + "AAAAAAA=", "cannot be read|is cut"),
         ("entries", "name", _packed([7, 1, 1, 1, 1, 1]), "impossible value in 'name'"),
         ("", "last_time_ns", 1 << 70, "impossible value in 'last_time_ns'"),
+        ("details", "entries", _packed([0] * 6), "an entry that is in no pattern"),
+        ("details", "last", _packed([60] * 6), "impossible value in 'last'"),
+        ("details", "pattern", _packed([0]), "different lengths"),
     ],
 )  # fmt: skip
 def test_impossible_numbers_in_a_catalogue_are_an_error(
     tmp_path: Path, group: str, key: str, value: object, reason: str
 ) -> None:
-    path, table = merged_file(tmp_path)
+    merged_file_with(tmp_path, group, key, value)
+    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=reason):
+        create_trial(tmp_path)
+
+
+def test_further_keys_of_a_catalogue_are_ignored(tmp_path: Path) -> None:
+    merged_file_with(tmp_path, "details", "a_later_version", {"has": "more"})
+    with large_files(EVERY_FILE):
+        assert [each.name for each in create_trial(tmp_path).list_tensors()] == ["a", "b", "c"]
+
+
+def merged_file_with(root: Path, group: str, key: str, value: object) -> None:
+    """A run of one file with another value in its catalogue, whose checksum is right."""
+    path, table = merged_file(root)
     metadata = dict(pq.read_schema(path).metadata)
     document = json.loads(metadata[CATALOGUE_KEY][8:])
     (document[group] if group else document)[key] = value
     text = json.dumps(document).encode()
     metadata[CATALOGUE_KEY] = b"%08x" % zlib.crc32(text) + text
     pq.write_table(table.replace_schema_metadata(metadata), path)
-    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=reason):
-        create_trial(tmp_path)

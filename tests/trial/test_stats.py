@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from tdcore import modes
 from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.trial import create_trial
+from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files
 from tests.trial.writer import STATISTICS, RunWriter, statistics
 
 
@@ -232,3 +233,20 @@ def test_workers_are_told_apart(tmp_path: Path) -> None:
     trial = create_trial(tmp_path)
     assert column(trial.stats(), "worker") == ["worker_0", "worker_1"]
     assert column(trial.stats(workers="worker_1"), "mean") == [1.0]
+
+
+@pytest.mark.parametrize("rows", [EVERY_FILE, NO_FILE])
+def test_batches_have_the_rows_of_stats_also_while_the_run_grows(tmp_path: Path, rows: int) -> None:
+    run = RunWriter(tmp_path)
+    fill(run)
+    run.flush()
+    with large_files(rows):
+        trial = create_trial(tmp_path)
+        expected, found = trial.stats("weight", columns=["name", "step"]).to_pylist(), list[dict[str, Any]]()
+        for batch in trial.stats_batches("weight", columns=["name", "step"], batch_rows=2):
+            found += batch.to_pylist()
+            run.add(f"new{len(found)}.weight", np.ones(2, np.float32), step=9 + len(found))
+            run.flush()
+            trial.refresh()
+        assert found == expected
+        assert len(trial.stats("new")) == len(expected) // 2
