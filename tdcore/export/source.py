@@ -34,6 +34,7 @@ __all__ = [
     "Part",
     "Selection",
     "Text",
+    "finding_texts",
     "parts",
     "run_texts",
 ]
@@ -196,7 +197,7 @@ def parts(trial: Trial, selection: Selection) -> Iterator[Part]:
 def run_texts(trial: Trial, selection: Selection) -> list[Text]:
     """Findings, notes and missing data of the selected attempts."""
     chosen = selection.attempt
-    found = [finding_text(each) for each in trial.findings() if chosen in (None, each.get("attempt"))]
+    found = finding_texts(trial, selection)
     for attempt, notes in sorted(trial.all_notes().items()):
         if chosen in (None, attempt):
             found += [
@@ -216,6 +217,13 @@ def run_texts(trial: Trial, selection: Selection) -> list[Text]:
         for line in missing_lines(trial.missing(), len(trial.modes()))
     ]
     return found
+
+
+def finding_texts(trial: Trial, selection: Selection) -> list[Text]:
+    """Findings of the selected attempts."""
+    return [
+        finding_text(each) for each in trial.findings() if selection.attempt in (None, each.get("attempt"))
+    ]
 
 
 def finding_text(finding: Mapping[str, Any]) -> Text:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tdcore.export.source import Parameter, Part, Selection, Text
 
-__all__ = ["TARGETS", "Target", "TargetInfo", "open_target"]
+__all__ = ["TARGETS", "Target", "TargetInfo", "check_packages", "open_target"]
 
 
 class Target(Protocol):
@@ -32,7 +32,10 @@ class Target(Protocol):
         ...
 
     def write(self, batch: pa.Table) -> int:
-        """Write the statistics of the part's next steps (Part.batches). Return the number of values."""
+        """Write the statistics of the part's next steps (Part.batches).
+
+        Returns the number of values; for tables, the number of rows with statistics.
+        """
         ...
 
     def end(self, texts: Sequence[Text]) -> None:
@@ -76,12 +79,8 @@ TARGETS = {
 }
 
 
-def open_target(name: str, place: Path, selection: Selection) -> AbstractContextManager[Target]:
-    """The target of this name, which writes to a folder or file.
-
-    Raises:
-        ConfigError: A package of the tool is missing.
-    """
+def check_packages(name: str) -> None:
+    """Raise ConfigError if a package that the target imports is missing."""
     info = TARGETS[name]
     missing = [package for package in info.packages if find_spec(package) is None]
     if missing:
@@ -89,7 +88,16 @@ def open_target(name: str, place: Path, selection: Selection) -> AbstractContext
             f"the export to {name} needs {' and '.join(missing)}; "
             f"install it with: pip install 'tdcore-capture[{info.extra}]'"
         )
+
+
+def open_target(name: str, place: Path, selection: Selection) -> AbstractContextManager[Target]:
+    """The target of this name, which writes to a folder or file.
+
+    Raises:
+        ConfigError: A package of the tool is missing.
+    """
+    check_packages(name)
     opener: Callable[..., AbstractContextManager[Target]] = import_module(
-        f"tdcore.export.{info.module}"
+        f"tdcore.export.{TARGETS[name].module}"
     ).open_target
     return opener(place, selection, name)

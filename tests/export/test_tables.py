@@ -76,6 +76,7 @@ def test_every_row_is_read_back_with_its_numbers_in_float64(run: Path, tmp_path:
     assert found.keys() == expected.keys()
     np.testing.assert_array_equal([found[key] for key in expected], list(expected.values()))
     assert len(rows) == done.rows + done.without_statistics
+    assert done.values == done.rows
     assert {row["reason"] for row in rows if row["name"] == "absent"} == {"none"}
 
 
@@ -108,6 +109,16 @@ def test_an_existing_export_is_kept_without_force(run: Path, tmp_path: Path) -> 
             export_run(run, to, tmp_path / to)
         export_run(run, to, tmp_path / to, force=True, selection=Selection(attempt=0))
         assert {int(row["attempt"]) for row in READERS[to](tmp_path / to, "statistics")} == {0}
+
+
+def test_a_failed_export_with_force_keeps_the_earlier_one(run: Path, tmp_path: Path) -> None:
+    for to in ("csv", "duckdb"):
+        export_run(run, to, tmp_path / to)
+        rows = READERS[to](tmp_path / to, "statistics")
+        with pytest.raises(ConfigError, match="not a regular expression"):
+            export_run(run, to, tmp_path / to, force=True, selection=Selection(tensors="("))
+        assert len(READERS[to](tmp_path / to, "statistics")) == len(rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["csv", "duckdb"]
 
 
 def test_force_never_replaces_a_folder_that_is_not_an_export(run: Path, tmp_path: Path) -> None:
