@@ -277,11 +277,12 @@ class _Follower:
                 f"{self._home / _STATE} is damaged ({error}); remove {self._home} to export the attempt again"
             ) from error
         for name, size in self._files.items():
-            found = os.path.getsize(self._root / name) if os.path.exists(self._root / name) else 0
+            file = self._root / name
+            found = os.path.getsize(file) if file.exists() else 0
             if found < size:
                 raise ConfigError(
-                    f"{self._root / name} has {found:,} bytes, and {size:,} were written; remove {self._home} "
-                    "to export the attempt again"
+                    f"{file} has {found:,} bytes, and {size:,} were written; remove {self._home} to export "
+                    "the attempt again"
                 )
         for path in self._home.rglob(f"events.out.tfevents.*.{_SUFFIX}"):
             size = self._files.get(str(path.relative_to(self._root)), 0)

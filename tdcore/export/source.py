@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
+from tdcore.text.quoting import without_surrogates
 from tdcore.trial.missing_text import missing_lines
 from tdcore.trial.worker_order import worker_order
 
@@ -111,7 +112,8 @@ class Text:
         name: Name of the rule, or heading of the note.
         text: The text.
         severity: "error" for findings, "info" for notes, "warning" for missing data.
-        mode, mode_step, step, time_ns: Step and time of the finding, if it has them.
+        attempt, worker: Those of the finding or note, if it has them.
+        mode, mode_step, step: Step of the finding, if it has one.
         document: The finding or note as JSON values.
     """
 
@@ -125,6 +127,12 @@ class Text:
     mode_step: int | None = None
     step: int | None = None
     document: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("name", "text", "worker"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, without_surrogates(value))
 
 
 class Part:
@@ -173,7 +181,10 @@ class Part:
                     found[name] = short(document[name])
             found.update(flat("configuration", document.get("configuration")))
         found.update(self._hyperparameters())
-        return found
+        return {
+            without_surrogates(name): without_surrogates(value) if isinstance(value, str) else value
+            for name, value in found.items()
+        }
 
     def _hyperparameters(self) -> dict[str, Parameter]:
         for table in self._read(None, ["hyperparameter"]):
