@@ -2,8 +2,8 @@
 
 Every file is of another program, and may be damaged or hostile: each fault raises RunCorrupt with the key of
 the file. No key of a file is taken from a document without a check, so nothing outside the recording is read.
-Memory is bounded by the largest tensor and the limits below. Threads: one, except that a remote sink is asked
-by several.
+Memory is bounded by the largest tensor and the limits below. Threads: one, except that several threads read
+a remote sink.
 """
 
 from __future__ import annotations
