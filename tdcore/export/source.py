@@ -187,14 +187,12 @@ class Part:
         }
 
     def _hyperparameters(self) -> dict[str, Parameter]:
+        found: dict[str, Parameter] = {}
         for table in self._read(None, ["hyperparameter"]):
-            rows = table.select(["name", "value"]).to_pylist()
-            return {
-                f"hyperparameter/{row['name']}": row["value"]
-                for row in reversed(rows)
-                if row["value"] is not None
-            }
-        return {}
+            for row in table.select(["name", "value"]).to_pylist():
+                if row["value"] is not None:
+                    found.setdefault(f"hyperparameter/{row['name']}", row["value"])
+        return found
 
 
 def parts(trial: Trial, selection: Selection) -> Iterator[Part]:

@@ -17,6 +17,7 @@ import pytest
 from tdcore.errors import ConfigError, InvalidAttempt
 from tdcore.export import Selection, export_run
 from tests.export.runs import expected_numbers, write_run
+from tests.trial.writer import RunWriter
 
 Rows = list[dict[str, Any]]
 
@@ -92,6 +93,22 @@ def test_findings_notes_and_parameters_have_tables(run: Path, tmp_path: Path, to
     parameters = READERS[to](tmp_path / "out", "parameters")
     rates = [each["value"] for each in parameters if each["name"] == "hyperparameter/lr"]
     assert rates == ["0.25"] * 4
+
+
+def test_the_first_value_of_a_late_hyper_parameter_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdcore.export.source._BATCH_ROWS", 1)
+    run = RunWriter(tmp_path / "run")
+    for step in range(3):
+        run.add("lr", 1.0 / (step + 1), step=step, kind="hyperparameter")
+        if step:
+            run.add("momentum", 0.25 * step, step=step, kind="hyperparameter")
+    run.flush()
+    run.end()
+    export_run(tmp_path / "run", "csv", tmp_path / "out")
+    found = {row["name"]: row["value"] for row in read_csv(tmp_path / "out", "parameters")}
+    assert (found["hyperparameter/lr"], found["hyperparameter/momentum"]) == ("1.0", "0.25")
 
 
 def test_nan_and_missing_numbers_differ_in_csv(run: Path, tmp_path: Path) -> None:
