@@ -243,7 +243,8 @@ class _Follower:
         texts = run_texts(trial, selection) if self.ended else finding_texts(trial, selection)
         written = False
         for text in texts:
-            key = _checksum(text.kind, text.name, text.worker, text.mode, text.mode_step, _tensor(text))
+            content = text.text if text.kind == "missing" else _tensor(text)
+            key = _checksum(text.kind, text.name, text.worker, text.mode, text.mode_step, content)
             if key in self._texts or not workers:
                 continue
             worker = text.worker if text.worker in workers else workers[0]

@@ -221,9 +221,19 @@ def run_texts(trial: Trial, selection: Selection) -> list[Text]:
                 for name, said in notes.items()
                 if said
             ]
+    modes = len(trial.modes())
     found += [
-        Text(kind="missing", name="missing", text=line, severity="warning")
-        for line in missing_lines(trial.missing(), len(trial.modes()))
+        Text(
+            kind="missing",
+            name="missing",
+            text=line,
+            severity="warning",
+            attempt=each.attempt,
+            worker=each.worker,
+        )
+        for each in trial.missing()
+        if chosen in (None, each.attempt)
+        for line in missing_lines([each], modes)
     ]
     return found
 

@@ -218,6 +218,22 @@ def test_a_damaged_export_is_not_continued(tmp_path: Path, damage: str) -> None:
         follow_run(tmp_path / "run", tmp_path / "tb")
 
 
+def test_each_sentence_about_missing_data_is_exported(tmp_path: Path) -> None:
+    workers = ["worker_0", "worker_1"]
+    for worker in workers:
+        run = RunWriter(tmp_path / "run", worker=worker, workers=workers, world_size=2)
+        add_steps(run, range(1))
+        run.ticket += 1
+        run._first += 1
+        add_steps(run, range(1, 2))
+        run.end()
+    assert len(td.create_trial(tmp_path / "run").missing()) == 2
+    follow_run(tmp_path / "run", tmp_path / "tb")
+    for worker in workers:
+        ((_, text),) = values(read(tmp_path / "tb/attempt_0" / worker), "missing")
+        assert f"rows of {worker} of attempt 0".encode() in text.item()
+
+
 def test_a_failed_export_writes_no_note_to_a_recording_of_smdebug(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests" / "data" / "smdebug_keras", tmp_path / "old")
     before = sorted((tmp_path / "old").rglob("*"))
