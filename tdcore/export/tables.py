@@ -94,7 +94,7 @@ class TableTarget:
                 at = schema.get_field_index(name)
                 table = table.set_column(at, name, pa.nulls(batch.num_rows, schema.field(name).type))
         self._writers["statistics"].write_table(table.cast(schema))
-        return batch.num_rows - int(batch["count"].null_count)
+        return int(batch.num_rows - batch["count"].null_count)
 
     def end(self, texts: Sequence[Text]) -> None:
         """See Target.end."""
