@@ -25,5 +25,8 @@ def hook_config(
     if not isinstance(out_dir, (str, os.PathLike)):
         raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
     when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
-    folder = None if tensorboard_dir is None else os.fspath(tensorboard_dir)
-    return HookConfig(out_dir=os.fspath(out_dir), save_config=when, tensorboard_dir=folder, **settings)
+    if isinstance(tensorboard_dir, os.PathLike):
+        tensorboard_dir = os.fspath(tensorboard_dir)
+    return HookConfig(
+        out_dir=os.fspath(out_dir), save_config=when, tensorboard_dir=tensorboard_dir, **settings
+    )

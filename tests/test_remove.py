@@ -14,9 +14,12 @@ from torch import nn
 import tdcore as td
 from tdcore.cli.app import main
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound
+from tdcore.export import Selection
+from tdcore.export.follow import follow_run
 from tdcore.maintenance.remove import remove_run, writers
 from tdcore.session import RingConfig, Session
 from tests.trainers.checks import Trainer
+from tests.trial.writer import RunWriter
 
 
 def record(out: Path) -> None:
@@ -67,6 +70,22 @@ def test_files_of_others_stay_and_are_named(tmp_path: Path) -> None:
     assert removed.kept == ["index/worker_0/mine.parquet", "notes.txt", "plots"]
     left = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     assert left == ["index/worker_0/mine.parquet", "notes.txt", "plots/run.json"]
+
+
+def test_the_live_export_in_the_folder_of_the_run_is_removed_too(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    out = tmp_path / "run"
+    for attempt in range(2):
+        run = RunWriter(out, attempt=attempt)
+        for step, mode in enumerate(("TRAIN", "EVAL")):
+            run.add("loss", 1.0, step=step, mode=mode, kind="loss")
+        run.flush()
+        run.end()
+        follow_run(out, out / "tensorboard", selection=Selection(attempt=attempt))
+    remove_run(out, attempt=0)
+    assert [path.name for path in (out / "tensorboard").iterdir()] == ["attempt_1"]
+    assert remove_run(out).kept == []
+    assert not out.exists()
 
 
 def test_links_are_left_and_what_they_point_to_is_untouched(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -80,11 +81,16 @@ def command(
     if follow:
         if to != "tensorboard":
             raise ConfigError("--follow needs --to tensorboard; the other targets export a run as it is")
+        if force:
+            raise ConfigError("--follow continues an export; remove the folder, or leave out --force")
         from tdcore.export.follow import follow_run
 
         place = Path("tensorboard") if out is None else out
         count = follow_run(run, place, selection=selection, wait=timedelta(0))
-        console().print(f"{shown(place)}: {count:,} values.")
+        if json_output:
+            print_json({"out": str(place), "values": count})
+        else:
+            console().print(f"{shown(place)}: {count:,} values.", soft_wrap=True)
         return
     done = export_run(run, to, out, selection=selection, force=force)
     if json_output:
@@ -97,4 +103,6 @@ def command(
     if done.status == "running":
         console().print("The run is still being written; later steps are not in the export.")
     if to in _HINTS:
-        console().print(f"Open it with: {shown(_HINTS[to].format(out=done.out))}", soft_wrap=True)
+        console().print(
+            f"Open it with: {shown(_HINTS[to].format(out=shlex.quote(done.out)))}", soft_wrap=True
+        )

@@ -6,7 +6,7 @@ run.json is written last, so an interrupted conversion is not a run. Memory is b
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -86,18 +86,19 @@ def _write(run: RecordedRun, sink: Sink, written: list[str]) -> Converted:
     return Converted(workers=len(workers), steps=steps, rows=rows, bytes=size)
 
 
-def _groups(run: RecordedRun, worker: str) -> list[list[StepIndex]]:
+def _groups(run: RecordedRun, worker: str) -> Iterator[list[StepIndex]]:
     """The steps of a worker, in groups that are written together."""
-    groups: list[list[StepIndex]] = []
+    group: list[StepIndex] = []
     size = tensors = 0
     for index in run.indexes(run.recording.steps()[worker]):
         of_step = sum(place.nbytes for place in index.places)
-        if not groups or size + of_step > _GROUP_BYTES or tensors + len(index.places) > _GROUP_TENSORS:
-            groups.append([])
-            size = tensors = 0
-        groups[-1].append(index)
+        if group and (size + of_step > _GROUP_BYTES or tensors + len(index.places) > _GROUP_TENSORS):
+            yield group
+            group, size, tensors = [], 0, 0
+        group.append(index)
         size, tensors = size + of_step, tensors + len(index.places)
-    return groups
+    if group:
+        yield group
 
 
 def _write_group(
@@ -110,7 +111,7 @@ def _write_group(
         table.add(run.recording, index, ticket, segment.add)
     last = first + len(group) - 1
     place = layout.FileRange(worker, 0, first, last)
-    if segment.size:
+    if segment.has_tensors:
         parts, start = segment.finish()
         for rows in table.rows:
             rows["segment_offset"] += start

@@ -151,12 +151,11 @@ def _shape(record: memoryview, place: tuple[int, int]) -> tuple[int, ...]:
         if field.number == _SHAPE_UNKNOWN:
             raise ValueError("the shape is unknown")
         if field.number == _SHAPE_DIM:
-            found = [
-                inner.value
-                for inner in fields(record, *_place(field, "dimension"))
-                if inner.number == _DIM_SIZE and inner.kind == VARINT
-            ]
-            sizes.append(found[-1] if found else 0)
+            size = 0
+            for inner in fields(record, *_place(field, "dimension")):
+                if inner.number == _DIM_SIZE and inner.kind == VARINT:
+                    size = inner.value
+            sizes.append(size)
         if len(sizes) > _MAX_DIMENSIONS:
             raise ValueError(f"the shape has more than {_MAX_DIMENSIONS} dimensions")
     if any(size >= 1 << 63 for size in sizes):

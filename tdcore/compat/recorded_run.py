@@ -70,16 +70,17 @@ class StepTable:
         """The index file of the tickets from `first` to `last`."""
         import numpy as np
 
-        from tdcore.flusher.index_table import encode_index, summarise
+        from tdcore.flusher.index_table import encode_index, has_payload, summarise
 
         rows = np.concatenate(self.rows)
         segment = layout.segment_name(0, first, last)
+        stored = bool(has_payload(rows).any())
         size = int(rows["payload_bytes"].sum())
         summary: IndexSummary = summarise(
-            rows, records=last - first + 1, segment=(segment, size) if size else None, run_id=self._run_id
+            rows, records=last - first + 1, segment=(segment, size) if stored else None, run_id=self._run_id
         )
         return encode_index(
-            rows, self._names, summary, worker=self._worker, attempt=0, segment=segment if size else None
+            rows, self._names, summary, worker=self._worker, attempt=0, segment=segment if stored else None
         )
 
 

@@ -2,12 +2,13 @@
 
 Every file is of another program, and may be damaged or hostile: each fault raises RunCorrupt with the key of
 the file. No key of a file is taken from a document without a check, so nothing outside the recording is read.
-Memory is bounded by the largest tensor and the limits below. Threads: one, except that a remote sink is asked
-by several.
+Memory is bounded by the largest tensor and the limits below. Threads: one, except that several threads read
+a remote sink.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tdcore.compat.events import HEADER_BYTES, MAX_RECORD_BYTES, StoredTensor, check_header, parse_record
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.format.documents import Fields, clipped, parse_json
+from tdcore.format.layout import MAX_NAME_CHARS
 from tdcore.format.smdebug import (
     COLLECTIONS_FOLDER,
     END_MARKERS,
@@ -39,6 +41,7 @@ _WINDOW_BYTES = 32 << 20  # of an event file that is read at a time, unless one 
 _MAX_STEP = 10**12 - 1
 _MAX_DIMENSIONS = 32
 _EVENTS = re.compile(r"events/[0-9]{1,20}/(?P<name>[^/]+)\.tfevents")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can contain one, UTF-8 cannot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +238,12 @@ def _shapes(fields: Fields) -> dict[str, tuple[int, ...]]:
             raise entry.wrong("shape", "a list of whole numbers")
         if len(sizes) > _MAX_DIMENSIONS:
             raise entry.wrong("shape", f"a list of at most {_MAX_DIMENSIONS} numbers")
-        found[entry.text("tensorname")] = tuple(sizes)
+        if math.prod(sizes) >= 1 << 63:
+            raise entry.wrong("shape", "the shape of fewer than 2^63 elements")
+        name = entry.text("tensorname")
+        if not 0 < len(name) <= MAX_NAME_CHARS or _SURROGATE.search(name):
+            raise entry.wrong("tensorname", f"a name of 1 to {MAX_NAME_CHARS} characters of UTF-8")
+        found[name] = tuple(sizes)
     return found
 
 

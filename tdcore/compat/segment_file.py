@@ -44,6 +44,11 @@ class SegmentFile:
         self._parts.append(content)
         return begin
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether a tensor was added. A tensor without elements has no bytes."""
+        return bool(self._parts)
+
     def finish(self) -> tuple[list[Buffer], int]:
         """The parts of the file, and the place of its data."""
         text = json.dumps(self._header, separators=(",", ":")).encode()

@@ -13,6 +13,7 @@ value before is call 1, and so on. Threads: one.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -125,11 +126,10 @@ class StepRows:
         if values.dtype.kind != "c":
             row["stats"] = np.frombuffer(_core.stats([values]), _STATS_DTYPE)[0]
             row["has_stats"] = 1
-        if len(record.content):
-            row["segment_offset"] = offset(record)
-            row["payload_offset"] = 0  # any place: the values are not in a ring
-            row["payload_bytes"] = len(record.content)
-            row["crc32c"] = _core.crc32c(record.content)
+        row["segment_offset"] = offset(record)
+        row["payload_offset"] = 0  # any place: the values are not in a ring
+        row["payload_bytes"] = len(record.content)
+        row["crc32c"] = _core.crc32c(record.content)
 
     def finish(self) -> Rows:
         """All rows of the step, with those of tensors without values."""
@@ -141,6 +141,7 @@ class StepRows:
             if name in own:
                 continue
             row = self._row(name, None, self._time_ns)
+            row["elements"] = math.prod(shape)
             if len(shape) <= _MAX_DIMENSIONS:
                 row["ndim"] = len(shape)
                 row["shape"][0, : len(shape)] = shape

@@ -40,8 +40,7 @@ class HookConfig:
             (hooks/rule_capture.py adds their collections).
         export_tensorboard: Export the run to TensorBoard while it is written (docs/export.md).
         tensorboard_dir: Folder for the exports of several runs, in folders with the names of the runs.
-        None: the
-            folder `tensorboard` in out_dir.
+            None: the folder `tensorboard` in out_dir.
         profiler_config: Steps that are profiled. None: those of the file that profiler_json.py finds.
     """
 
@@ -77,7 +76,7 @@ class HookConfig:
             _log.warning("tdcore: tensorboard_dir has no effect without export_tensorboard=True")
         if self.export_tensorboard and self.tensorboard_dir is None and "://" in self.out_dir:
             raise ConfigError(
-                "export_tensorboard needs tensorboard_dir, a local folder, if the run is in a bucket"
+                "export_tensorboard needs tensorboard_dir, a local folder, because out_dir is a URL"
             )
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
             raise ConfigError(

@@ -234,9 +234,9 @@ def _object(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]
     return {key: value for key, value in found.items() if key in known}
 
 
-def _folder(value: object) -> str | None:
-    """A folder; None for null, "" and "None"."""
-    return None if value in (None, "", "None", "none") else str(value)
+def _folder(value: Any) -> Any:
+    """A folder, which HookConfig checks; None for null, "" and "None"."""
+    return None if value in (None, "", "None", "none") else value
 
 
 def _list(value: object) -> list[Any]:

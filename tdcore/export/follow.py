@@ -18,10 +18,11 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -39,8 +40,9 @@ from tdcore.errors import (
     TdcoreError,
 )
 from tdcore.export.output import MARKER
-from tdcore.export.source import COLUMNS, Part, Selection, Text, run_texts, with_values
-from tdcore.format.layout import COLLECTIONS_PREFIX, FORMAT_VERSION
+from tdcore.export.source import COLUMNS, Part, Selection, Text, finding_texts, run_texts, with_values
+from tdcore.export.target import check_packages
+from tdcore.format.layout import COLLECTIONS_PREFIX, FORMAT_VERSION, RUN_KEY
 from tdcore.liveness import process_is_gone
 from tdcore.sinks import open_sink
 from tdcore.trial import Trial, create_trial
@@ -61,6 +63,8 @@ _BATCH_ROWS = 1 << 12
 _POLL_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 _TRIES_AFTER_END = 5
+_INVALID = (ValueError, LookupError, TypeError, AttributeError)  # errors of a document with other fields
+_SILENT_SECONDS = 30.0  # after which an attempt without an end has ended, if there is a later attempt
 
 
 def follow_run(
@@ -70,6 +74,7 @@ def follow_run(
     selection: Selection | None = None,
     wait: timedelta | None = None,
     poll_seconds: float = _POLL_SECONDS,
+    has_ended: Callable[[], bool] = lambda: False,
 ) -> int:
     """Export the steps of an attempt to TensorBoard until the attempt has ended. Continues an earlier call.
 
@@ -79,16 +84,18 @@ def follow_run(
         selection: Attempt and tensors. If its attempt is None, the latest attempt is exported.
         wait: Maximum time to wait for a run that has not begun; None: no limit.
         poll_seconds: Time between two reads.
+        has_ended: Whether the training has ended, for the time while the run cannot be read.
 
     Returns:
         The number of values that this call has written.
 
     Raises:
-        ConfigError: The folder has another export, or another follower uses it.
+        ConfigError: The folder has another export, or another follower uses it, or TensorBoard is missing.
         ExportError: The folder cannot be written although the attempt has ended.
         RunError, SinkError: The run cannot be read.
     """
     chosen = selection or Selection()
+    check_packages("tensorboard")
     if (folder / MARKER).exists():
         raise ConfigError(f"--out is {str(folder)!r}, which is a finished export; give another folder")
     with closing(create_trial(run, attempt=chosen.attempt, wait=wait)) as trial:
@@ -106,7 +113,7 @@ def follow_run(
         except OSError as error:  # also SinkError
             count += follower.saved_values
             pause = pause if not follower.saved_values else _FIRST_PAUSE_SECONDS
-            tries = tries + 1 if follower.ended else min(tries + 1, 1)
+            tries = tries + 1 if follower.ended or has_ended() else min(tries + 1, 1)
             text = f"the export to {folder} has stopped: {error}"
             if tries == 1 or tries > _TRIES_AFTER_END:
                 _set_note(run, attempt, text)
@@ -139,6 +146,7 @@ class _Follower:
         self._root = folder
         self._home = folder / f"attempt_{attempt}"
         self._poll_seconds = poll_seconds
+        self._newest = time.monotonic()  # time at which the newest rows were read
         self._run_id = ""
         self._done: defaultdict[str, Intervals] = defaultdict(Intervals)  # exported tickets, by worker
         self._texts: set[str] = set()  # checksums of exported texts
@@ -150,7 +158,7 @@ class _Follower:
 
         with closing(create_trial(self._run, attempt=self._attempt)) as trial:
             self._run_id = trial.run_id
-            self.ended = trial.status != "running"
+            self.ended = self._has_ended(trial)
             self._home.mkdir(parents=True, exist_ok=True)
             with _locked(self._home):
                 self._load()
@@ -165,27 +173,37 @@ class _Follower:
         begun: set[str] = set()
         while True:
             trial.refresh()
-            status = trial.status
-            self.ended = status != "running"
             with no_refresh(trial):
-                self._begin(trial, target, begun)
+                self.ended = self._has_ended(trial)
                 for batch in trial.next_complete_batches((*COLUMNS, "ticket"), batch_rows=_BATCH_ROWS):
                     self._write(batch, target)
+                self._begin(trial, target, begun)
                 self._add_complete(trial)
                 self._write_texts(trial, target)
             if self.ended:
+                self._save(target)
                 return
             time.sleep(self._poll_seconds)
 
+    def _has_ended(self, trial: Trial) -> bool:
+        """Whether the attempt has ended. An attempt before the latest one may still get rows for a moment."""
+        if max(trial.attempts, default=0) <= self._attempt:
+            return trial.status != "running"
+        homes = {(worker, self._attempt) for worker in trial.workers_of(self._attempt)}
+        return homes <= trial.ends().keys() or time.monotonic() - self._newest > _SILENT_SECONDS
+
     def _begin(self, trial: Trial, target: TensorBoardTarget, begun: set[str]) -> None:
-        """Write the parameters of workers with rows, which earlier followers have not written."""
-        for worker in set(trial.workers()) - begun:
+        """Write the parameters of workers with exported steps, which have the hyper-parameters by then."""
+        new = set(trial.workers()).intersection(self._done) - begun
+        for worker in new:
             begun.add(worker)
             part = Part(trial, self._attempt, worker, self._selection)
             key = _checksum("parameters", worker)
             if key not in self._texts:
                 target.begin(part, part.parameters())
                 self._texts.add(key)
+        if new:
+            self._save(target)
 
     def _write(self, batch: pa.Table, target: TensorBoardTarget) -> None:
         """Write the rows of a batch that were not exported before, and the state."""
@@ -199,6 +217,7 @@ class _Follower:
         for worker, ticket in set(homes):
             self._done[worker].add(ticket, ticket)
         if fresh.num_rows:
+            self._newest = time.monotonic()
             self._save(target)
 
     def _add_complete(self, trial: Trial) -> None:
@@ -221,10 +240,11 @@ class _Follower:
         """Write new findings; at the end of the attempt also notes and missing data."""
         workers = trial.workers()
         selection = Selection(attempt=self._attempt)
-        texts = [text for text in run_texts(trial, selection) if self.ended or text.kind == "finding"]
+        texts = run_texts(trial, selection) if self.ended else finding_texts(trial, selection)
         written = False
         for text in texts:
-            key = _checksum(text.kind, text.name, text.worker, text.mode, text.mode_step, _tensor(text))
+            content = text.text if text.kind == "missing" else _tensor(text)
+            key = _checksum(text.kind, text.name, text.worker, text.mode, text.mode_step, content)
             if key in self._texts or not workers:
                 continue
             worker = text.worker if text.worker in workers else workers[0]
@@ -237,19 +257,34 @@ class _Follower:
     # State. ---------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Read the state, and undo events that were written after it. Raises ConfigError for another run."""
+        """Read the state, and undo events that were written after it.
+
+        Raises:
+            ConfigError: The folder has an export of another run, or files of the export are damaged.
+        """
+        if not _run_ids(self._root) <= {self._run_id}:
+            raise ConfigError(f"{self._root} has an export of another run; give another folder")
         try:
             state = json.loads((self._home / _STATE).read_bytes())
+            for worker, ranges in state["tickets"].items():
+                for first, last in ranges:
+                    self._done[worker].add(int(first), int(last))
+            self._texts = set(map(str, state["texts"]))
+            self._files = {str(name): int(size) for name, size in state["files"].items()}
         except FileNotFoundError:
-            state = {"run_id": self._run_id, "files": {}, "tickets": {}, "texts": []}
-        except ValueError as error:
-            raise ConfigError(f"{self._home / _STATE} is damaged: {error}; remove {self._home}") from error
-        if state["run_id"] != self._run_id:
-            raise ConfigError(f"{self._home} is an export of another run; give another folder")
-        for worker, ranges in state["tickets"].items():
-            for first, last in ranges:
-                self._done[worker].add(first, last)
-        self._texts, self._files = set(state["texts"]), dict(state["files"])
+            pass
+        except _INVALID as error:
+            raise ConfigError(
+                f"{self._home / _STATE} is damaged ({error}); remove {self._home} to export the attempt again"
+            ) from error
+        for name, size in self._files.items():
+            file = self._root / name
+            found = os.path.getsize(file) if file.exists() else 0
+            if found < size:
+                raise ConfigError(
+                    f"{file} has {found:,} bytes, and {size:,} were written; remove {self._home} to export "
+                    "the attempt again"
+                )
         for path in self._home.rglob(f"events.out.tfevents.*.{_SUFFIX}"):
             size = self._files.get(str(path.relative_to(self._root)), 0)
             if not size:
@@ -294,7 +329,8 @@ def _checksum(*parts: object) -> str:
 def _set_note(run: str | os.PathLike[str], attempt: int, text: str | None) -> None:
     """Write or remove the note about the export in the run. An error is ignored: the note is a hint."""
     key = f"{COLLECTIONS_PREFIX}{NOTE}.json"
-    with suppress(TdcoreError, OSError, ValueError), closing(open_sink(os.fspath(run))) as sink:
+    with suppress(TdcoreError, OSError, *_INVALID), closing(open_sink(os.fspath(run))) as sink:
+        sink.get(RUN_KEY)  # nothing is written to a recording of smdebug, or to a run that was removed
         try:
             attempts = json.loads(sink.get(key))["attempts"]
         except SinkKeyError:
@@ -306,13 +342,18 @@ def _set_note(run: str | os.PathLike[str], attempt: int, text: str | None) -> No
         sink.put(key, [json.dumps({"format": FORMAT_VERSION, "attempts": attempts}).encode()])
 
 
-def _own_folder(folder: Path, attempt: int, run_id: str) -> Path:
+def _run_ids(folder: Path) -> set[str]:
+    """The ids of the runs whose attempts were exported to the folder."""
+    found = set()
+    for path in folder.glob(f"attempt_*/{_STATE}"):
+        with suppress(OSError, *_INVALID):
+            found.add(str(json.loads(path.read_bytes())["run_id"]))
+    return found
+
+
+def _own_folder(folder: Path, run_id: str) -> Path:
     """The folder, or another one with the id of the run if the folder has the export of another run."""
-    try:
-        other = json.loads((folder / f"attempt_{attempt}" / _STATE).read_bytes())["run_id"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return folder
-    return folder if other == run_id else folder.with_name(f"{folder.name}-{run_id[:8]}")
+    return folder if _run_ids(folder) <= {run_id} else folder.with_name(f"{folder.name}-{run_id[:8]}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -323,19 +364,27 @@ def main(arguments: Sequence[str]) -> int:
     job: dict[str, Any] = json.loads(arguments[0])
     with suppress(OSError):
         os.nice(10)  # the training goes first
+    with suppress(OSError, ValueError):  # a job with many workers has many event files
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     selection = Selection(attempt=job["attempt"])
-    folder = _own_folder(Path(job["folder"]), job["attempt"], job["run_id"])
+    folder = _own_folder(Path(job["folder"]), job["run_id"])
+
+    def has_ended() -> bool:
+        return process_is_gone(job["host"], job["pid"], job["started_ns"]) is not False
+
     while True:
         try:
-            follow_run(job["run"], folder, selection=selection)
+            follow_run(job["run"], folder, selection=selection, has_ended=has_ended)
             return 0
         except ExportError:  # noqa: PERF203 -- once per try, with a pause between two
             return 1  # the run has a note
         except (RunNotFound, SinkError):  # for example while the bucket is unreachable
-            if process_is_gone(job["host"], job["pid"], job["started_ns"]) is not False:
+            if has_ended():
                 return 1
             time.sleep(_LONGEST_PAUSE_SECONDS / 6)
-        except TdcoreError as error:
-            print(f"tdcore: the export to TensorBoard has ended: {error}", file=sys.stderr)
-            _set_note(job["run"], job["attempt"], str(error))
+        except Exception as error:
+            text = str(error) if isinstance(error, TdcoreError) else f"{type(error).__name__}: {error}"
+            print(f"tdcore: the export to TensorBoard has ended: {text}", file=sys.stderr)
+            _set_note(job["run"], job["attempt"], text)
             return 1

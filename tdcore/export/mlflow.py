@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from tdcore.errors import ConfigError
 from tdcore.export.points import Naming, by_step
 from tdcore.export.tables import SCHEMAS
 
@@ -68,7 +69,9 @@ class _MlflowTarget:
         """See Target.begin."""
         if not self._experiment:
             artifacts = (self._folder / "artifacts").as_uri()
-            name = part.run_name if part.run_name.strip() else "tdcore"
+            name = part.run_name.strip() or "tdcore"
+            if name == "Default":  # each store has an experiment with this name
+                name = "tdcore Default"
             self._experiment = self._client.create_experiment(name, artifact_location=artifacts)
         tags = {
             "tdcore.run_id": part.run_id,
@@ -112,9 +115,7 @@ class _MlflowTarget:
             self._client.log_text(self._run, "\n".join(lines) + "\n", "findings.jsonl")
         others = [f"{text.kind}: {text.name}\n{text.text}\n" for text in texts if text.kind != "finding"]
         if others:
-            self._client.log_text(
-                self._run, "\n".join(others).encode(errors="backslashreplace").decode(), "notes.txt"
-            )
+            self._client.log_text(self._run, "\n".join(others), "notes.txt")
         if self._histograms is not None:
             self._histograms.close()
             self._client.log_artifact(self._run, str(self._histogram_file))
@@ -142,7 +143,9 @@ class _MlflowTarget:
 
 @contextmanager
 def open_target(place: Path, selection: Selection, name: str) -> Iterator[_MlflowTarget]:
-    """See tdcore.export.target.open_target."""
+    """See tdcore.export.target.open_target. Raises ConfigError for a folder that MLflow cannot open."""
+    if "?" in str(place.absolute()):
+        raise ConfigError(f"--out is {str(place)!r}, and a URL of SQLite ends at '?'; give another place")
     target = _MlflowTarget(place, selection)
     try:
         yield target

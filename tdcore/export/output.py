@@ -1,7 +1,7 @@
 """The folder or file of an export: it is never overwritten by accident, and a failed export leaves nothing.
 
 A folder of an export contains the file MARKER. With `force`, only such a folder, an empty folder or a file is
-replaced.
+replaced. The earlier export is removed when the new one is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tdcore.errors import ConfigError
+from tdcore.errors import ConfigError, TdcoreError
 
 __all__ = ["MARKER", "output_place"]
 
@@ -35,24 +35,40 @@ def output_place(path: Path, *, is_file: bool, force: bool, about: dict[str, Any
         ConfigError: The place exists, or cannot be written.
     """
     _check(path, is_file=is_file, force=force)
-    written = path.with_name(f".{path.name}.{os.getpid()}.tmp") if is_file else path
+    whole = Path(os.path.abspath(path))
+    earlier = whole.with_name(f".{whole.name}.{os.getpid()}.old")
+    written = whole.with_name(f".{whole.name}.{os.getpid()}.tmp") if is_file else path
+    with _errors_of(path):
+        if not is_file and path.is_dir() and os.listdir(path):
+            path.rename(earlier)
     try:
-        if is_file:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            if path.exists():
-                _empty(path)
-            path.mkdir(parents=True, exist_ok=True)
-            (path / MARKER).write_text(json.dumps(about))
-        yield written
-        if is_file:
-            written.replace(path)
-    except BaseException as error:
+        with _errors_of(path):
+            if is_file:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            else:
+                path.mkdir(parents=True, exist_ok=True)
+                (path / MARKER).write_text(json.dumps(about))
+            yield written
+            if is_file:
+                written.replace(path)
+    except BaseException:
         with suppress(OSError):
             shutil.rmtree(path) if not is_file else written.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, ConfigError) and error.strerror:
-            raise ConfigError(f"--out is {str(path)!r}, which cannot be written: {error.strerror}") from error
+        with suppress(OSError):
+            earlier.rename(path)
         raise
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Convert errors of the disk to ConfigError. Errors of tdcore, such as SinkError, are not changed."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TdcoreError) or not error.strerror:
+            raise
+        raise ConfigError(f"--out is {str(path)!r}, which cannot be written: {error.strerror}") from error
 
 
 def _check(path: Path, *, is_file: bool, force: bool) -> None:
@@ -75,8 +91,3 @@ def _check(path: Path, *, is_file: bool, force: bool) -> None:
         raise ConfigError(
             f"--out is {str(path)!r}, which exists; give another place, or --force to replace it"
         )
-
-
-def _empty(path: Path) -> None:
-    for each in path.iterdir():
-        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()

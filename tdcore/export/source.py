@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
+from tdcore.text.quoting import without_surrogates
 from tdcore.trial.missing_text import missing_lines
 from tdcore.trial.worker_order import worker_order
 
@@ -34,6 +35,7 @@ __all__ = [
     "Part",
     "Selection",
     "Text",
+    "finding_texts",
     "parts",
     "run_texts",
 ]
@@ -110,7 +112,8 @@ class Text:
         name: Name of the rule, or heading of the note.
         text: The text.
         severity: "error" for findings, "info" for notes, "warning" for missing data.
-        mode, mode_step, step, time_ns: Step and time of the finding, if it has them.
+        attempt, worker: Those of the finding or note, if it has them.
+        mode, mode_step, step: Step of the finding, if it has one.
         document: The finding or note as JSON values.
     """
 
@@ -124,6 +127,12 @@ class Text:
     mode_step: int | None = None
     step: int | None = None
     document: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("name", "text", "worker"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, without_surrogates(value))
 
 
 class Part:
@@ -172,17 +181,18 @@ class Part:
                     found[name] = short(document[name])
             found.update(flat("configuration", document.get("configuration")))
         found.update(self._hyperparameters())
-        return found
+        return {
+            without_surrogates(name): without_surrogates(value) if isinstance(value, str) else value
+            for name, value in found.items()
+        }
 
     def _hyperparameters(self) -> dict[str, Parameter]:
+        found: dict[str, Parameter] = {}
         for table in self._read(None, ["hyperparameter"]):
-            rows = table.select(["name", "value"]).to_pylist()
-            return {
-                f"hyperparameter/{row['name']}": row["value"]
-                for row in reversed(rows)
-                if row["value"] is not None
-            }
-        return {}
+            for row in table.select(["name", "value"]).to_pylist():
+                if row["value"] is not None:
+                    found.setdefault(f"hyperparameter/{row['name']}", row["value"])
+        return found
 
 
 def parts(trial: Trial, selection: Selection) -> Iterator[Part]:
@@ -196,7 +206,7 @@ def parts(trial: Trial, selection: Selection) -> Iterator[Part]:
 def run_texts(trial: Trial, selection: Selection) -> list[Text]:
     """Findings, notes and missing data of the selected attempts."""
     chosen = selection.attempt
-    found = [finding_text(each) for each in trial.findings() if chosen in (None, each.get("attempt"))]
+    found = finding_texts(trial, selection)
     for attempt, notes in sorted(trial.all_notes().items()):
         if chosen in (None, attempt):
             found += [
@@ -211,11 +221,28 @@ def run_texts(trial: Trial, selection: Selection) -> list[Text]:
                 for name, said in notes.items()
                 if said
             ]
+    modes = len(trial.modes())
     found += [
-        Text(kind="missing", name="missing", text=line, severity="warning")
-        for line in missing_lines(trial.missing(), len(trial.modes()))
+        Text(
+            kind="missing",
+            name="missing",
+            text=line,
+            severity="warning",
+            attempt=each.attempt,
+            worker=each.worker,
+        )
+        for each in trial.missing()
+        if chosen in (None, each.attempt)
+        for line in missing_lines([each], modes)
     ]
     return found
+
+
+def finding_texts(trial: Trial, selection: Selection) -> list[Text]:
+    """Findings of the selected attempts."""
+    return [
+        finding_text(each) for each in trial.findings() if selection.attempt in (None, each.get("attempt"))
+    ]
 
 
 def finding_text(finding: Mapping[str, Any]) -> Text:

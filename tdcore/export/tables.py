@@ -76,8 +76,8 @@ class TableTarget:
             {
                 "attempt": part.attempt,
                 "worker": part.worker,
-                "name": _plain(name),
-                "value": _plain(str(value)),
+                "name": name,
+                "value": str(value),
             }
             for name, value in parameters.items()
         ]
@@ -94,7 +94,7 @@ class TableTarget:
                 at = schema.get_field_index(name)
                 table = table.set_column(at, name, pa.nulls(batch.num_rows, schema.field(name).type))
         self._writers["statistics"].write_table(table.cast(schema))
-        return len(ids)
+        return int(batch.num_rows - batch["count"].null_count)
 
     def end(self, texts: Sequence[Text]) -> None:
         """See Target.end."""
@@ -102,16 +102,11 @@ class TableTarget:
         for text in texts:
             row = {name: getattr(text, name) for name in SCHEMAS["texts"].names}
             row["document"] = None if text.document is None else json.dumps(text.document, default=str)
-            rows.append({name: _plain(each) if isinstance(each, str) else each for name, each in row.items()})
+            rows.append(row)
         self._write("texts", rows)
 
     def _write(self, name: str, rows: list[dict[str, Any]]) -> None:
         self._writers[name].write_table(pa.Table.from_pylist(rows, SCHEMAS[name]))
-
-
-def _plain(text: str) -> str:
-    """The text without lone surrogates, which UTF-8 lacks."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 class _CsvWriter:

@@ -137,7 +137,7 @@ class TensorBoardTarget:
         """Add findings and notes to a run of TensorBoard."""
         now = time.time()
         for text in texts:
-            shown = text.text.replace("\n", "\n\n").encode(errors="backslashreplace")
+            shown = text.text.replace("\n", "\n\n").encode()
             tag = _NAMING.tag(f"{text.kind}s/{text.name}" if text.kind != "missing" else "missing")
             value = Summary.Value(
                 tag=tag,

@@ -7,6 +7,8 @@ object.
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +43,8 @@ class _WandbTarget:
         self._run = wandb.init(
             mode="offline",
             dir=str(self._folder),
-            project=part.run_name[:128] or "tdcore",
+            project=re.sub(r"[/\\#?%:]", "_", part.run_name)[:128] or "tdcore",
+            id=secrets.token_hex(8),  # not $WANDB_RUN_ID, which all parts would share
             group=part.run_id,
             name=part.label,
             config=dict(parameters),

@@ -39,12 +39,16 @@ _OURS = re.compile(
     rf"|end/{_WORKER}/(?P<end>[0-9]{{4}})\.json"
     rf"|control/(?:stop|capture)-(?P<control>[0-9]{{4}})(?:-[0-9]{{4}})?\.json"
     rf"|attempts/(?P<claim>[0-9]{{4,}})-{_WORKER}\.json"
+    r"|tensorboard/attempt_(?P<export>[0-9]+)/"  # tdcore/export/follow.py
+    rf"(?:\.tdcore-follow\.(?:json|json\.new|lock)|{_WORKER}/(?:[A-Z]+/)?events\.[^/]+\.tdcore-follow)"
     rf"|findings/{_WORKER}\.jsonl|collections/{_WORKER}\.json|collections\.json|run\.json)",
     re.ASCII,
 )
 _TEMPORARY = re.compile(r"(?:[a-z]+/(?:[^/]+/){0,2})?\.tmp-[0-9a-f]{16}-[^/]*")
 _FOLDERS = re.compile(
-    rf"(?:index|data|time|end|profiles)(?:/{_WORKER})?|system(?:/{_WORKER}){{0,2}}|control|attempts|findings|collections",
+    rf"(?:index|data|time|end|profiles)(?:/{_WORKER})?|system(?:/{_WORKER}){{0,2}}"
+    r"|control|attempts|findings|collections"
+    rf"|tensorboard(?:/attempt_[0-9]+(?:/{_WORKER}(?:/[A-Z]+)?)?)?",
     re.ASCII,
 )
 _CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json", re.ASCII)

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 
 from tdcore.errors import ConfigError
 from tdcore.session.spawning import command, environment
-from tdcore.sinks import is_remote
 
 __all__ = ["check_live_export", "start_live_export"]
 
@@ -33,13 +32,13 @@ def start_live_export(out_dir: str, folder: str, *, attempt: int, run_id: str) -
     """Start the process. The training does not wait for it, and continues if it cannot start.
 
     Args:
-        out_dir: Folder or URL of the run.
+        out_dir: Absolute path or URL of the run.
         folder: The folder for TensorBoard.
         attempt: The attempt that is exported.
         run_id: Id of the run.
     """
     job = {
-        "run": out_dir if is_remote(out_dir) else os.path.abspath(out_dir),
+        "run": out_dir,
         "folder": os.path.abspath(folder),
         "attempt": attempt,
         "run_id": run_id,
@@ -57,7 +56,7 @@ def start_live_export(out_dir: str, folder: str, *, attempt: int, run_id: str) -
             env=environment(),
             start_new_session=True,  # Ctrl-C does not end the export before the attempt has ended
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path contains a NUL character
         _log.warning("tdcore: the export to TensorBoard cannot start: %s", error)
         return
     process.returncode = 0  # no thread waits for it, so Popen must not warn about it

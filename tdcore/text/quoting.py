@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quoted", "quoted_lines"]
+__all__ = ["quoted", "quoted_lines", "without_surrogates"]
 
 # Control characters (C0, DEL, C1), direction marks, invisible characters, line separators, lone surrogates,
 # tags.
@@ -33,6 +33,11 @@ def quoted(text: object, limit: int | None = None) -> str:
 def quoted_lines(text: object) -> str:
     """A text of several lines, each escaped as by quoted()."""
     return "\n".join(map(quoted, str(text).split("\n")))
+
+
+def without_surrogates(text: str) -> str:
+    """The text with escapes for lone surrogates, which UTF-8 lacks."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _escaped(match: re.Match[str]) -> str:

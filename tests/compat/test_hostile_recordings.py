@@ -172,6 +172,29 @@ def test_an_index_with_impossible_places_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ({"tensorname": "\ud800", "shape": [2]}, "tensorname"),
+        ({"tensorname": "", "shape": [2]}, "tensorname"),
+        ({"tensorname": "n" * 70_000, "shape": [2]}, "tensorname"),
+        ({"tensorname": "n", "shape": [1 << 62, 1 << 62]}, "shape"),
+        ({"tensorname": "n", "shape": [1] * 33}, "shape"),
+        ({"tensorname": "n", "shape": [-1]}, "shape"),
+    ],
+)
+def test_a_shape_with_an_impossible_name_or_size_is_refused(
+    tmp_path: Path, entry: dict[str, Any], field: str
+) -> None:
+    root = copied(folder("keras"), tmp_path)
+    path = root / "index/000000000/000000000000_worker_0.json"
+    document = json.loads(path.read_text())
+    document["shape_payload"] = [entry]
+    path.write_text(json.dumps(document))
+    with pytest.raises(RunCorrupt, match=rf"shape_payload 0.*{field} is"):
+        open_smdebug(root).stats()
+
+
+@pytest.mark.parametrize(
     "events",
     [
         "/etc/passwd",

@@ -120,6 +120,7 @@ def test_kinds_of_tensors_follow_collections_and_names(opened: Open) -> None:
 def test_a_tensor_saved_as_shape_or_reductions_has_no_values(opened: Open) -> None:
     trial = opened("pytorch")
     assert trial.tensor("0_output_0").shape(2) == (2, 4)
+    assert {row["elements"] for row in trial.stats(["0_output_0"]).to_pylist()} == {8}
     for name in ("0_output_0", "1_output_0"):
         with pytest.raises(TensorUnavailableForStep, match="without its values"):
             trial.tensor(name).value(2)
@@ -243,6 +244,31 @@ def test_steps_of_several_index_files_are_read_in_order(tmp_path: Path) -> None:
     assert trial.tensor("loss").value(298).tobytes() == trial.tensor("loss").value(2).tobytes()
     convert(copy, tmp_path / "new")
     assert td.create_trial(tmp_path / "new").stats().equals(trial.stats())
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_tensor_without_elements_is_an_empty_array(tmp_path: Path, alone: bool) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder("keras"), copy)
+    index = copy / "index/000000000/000000000000_worker_0.json"
+    document = json.loads(index.read_text())
+    events = copy / document["meta"]["event_file_name"]
+    tensor = bytes([8, 1, 18, 8, 18, 2, 8, 0, 18, 2, 8, 3])  # float32, of shape (0, 3)
+    value = b"\x0a\x05empty" + bytes([66, len(tensor)]) + tensor
+    summary = bytes([10, len(value)]) + value
+    record = frame(b"\x09" + np.float64(1.6e9).tobytes() + bytes([16, 0, 42, len(summary)]) + summary)
+    place = {"tensorname": "empty", "start_idx": events.stat().st_size, "length": len(record)}
+    with events.open("ab") as file:
+        file.write(record)
+    document["tensor_payload"] = [*([] if alone else document["tensor_payload"]), place]
+    index.write_text(json.dumps(document))
+    if alone:
+        for step in (2, 4):
+            (copy / f"index/000000000/{step:012d}_worker_0.json").unlink()
+    convert(copy, tmp_path / "new")
+    for trial in (open_smdebug(copy), td.create_trial(tmp_path / "new")):
+        found = trial.tensor("empty").value(0)
+        assert (found.shape, found.dtype.name) == ((0, 3), "float32")
 
 
 def add_step(root: Path, step: int) -> None:

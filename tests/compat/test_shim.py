@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,12 @@ def test_every_module_of_the_shim_has_the_names_that_it_lists() -> None:
         "print('tdcore.hooks.xgboost' in sys.modules, len(sys.argv))\n"
     )
     assert python("-c", code, *usable).split() == ["True", str(len(usable) + 1)]
+
+
+def test_the_shim_depends_on_the_package_of_tdcore() -> None:
+    (name,) = re.findall('^name = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    (needed,) = re.findall(r"^dependencies = \[(.*)\]$", (SHIM / "pyproject.toml").read_text(), re.M)
+    assert needed == f'"{name}"'
 
 
 def test_modes_and_errors_of_the_shim_are_those_of_tdcore() -> None:

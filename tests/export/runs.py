@@ -33,7 +33,8 @@ def write_run(root: Path, *, hostile: bool = True, steps: int = 4, ends: bool = 
                 run.end()
     finding = {
         "rule": "ExplodingTensor", "code": "TDC001", "step": 2, "mode": "TRAIN", "mode_step": 1, "attempt": 1,
-        "worker": "worker_1", "tensor": "w", "numbers": {"value": "NaN"}, "why": "it has NaN", "do": "stop",
+        "worker": "worker_1", "tensor": "w", "numbers": {"value": "NaN"}, "why": "it has NaN",
+        "do": "stop \ud800",
     }  # fmt: skip
     (root / "findings").mkdir()
     (root / "findings" / "ExplodingTensor.jsonl").write_text(json.dumps(finding) + "\n")

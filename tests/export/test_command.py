@@ -55,6 +55,7 @@ def test_json_has_the_counts(run: Path, tmp_path: Path) -> None:
         (["--to", "csv", "--statistics", "median"], 2, "'median' is not a statistic"),
         (["--to", "csv", "--attempt", "9"], 3, "9 is not an attempt of this run"),
         (["--to", "csv", "--follow"], 2, "--follow needs --to tensorboard"),
+        (["--to", "tensorboard", "--follow", "--force"], 2, "or leave out --force"),
         (["--to", "csv", "--out", "/proc/here"], 2, "cannot be written"),
     ],
 )
@@ -68,7 +69,8 @@ def test_wrong_usage_is_explained(
 
 
 def test_a_missing_package_is_named_with_its_extra(run: Path, tmp_path: Path) -> None:
-    done = tdcore(run, "--to", "tensorboard", cwd=tmp_path, hide="tensorboard")
-    assert done.returncode == 2
-    assert "pip install 'tdcore-capture[tensorboard]'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    for follow in ([], ["--follow"]):
+        done = tdcore(run, "--to", "tensorboard", *follow, cwd=tmp_path, hide="tensorboard")
+        assert done.returncode == 2
+        assert "pip install 'tdcore-capture[tensorboard]'" in done.stderr
+        assert list(tmp_path.iterdir()) == []

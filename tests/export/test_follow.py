@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 import tdcore as td
 from tdcore.errors import ConfigError
 from tdcore.export import Selection, export_run
-from tdcore.export.follow import NOTE, follow_run
+from tdcore.export.follow import NOTE, _set_note, follow_run
 from tests.export.runs import write_run
 from tests.export.test_tensorboard import read, scalars, values
 from tests.trial.writer import RunWriter
@@ -150,15 +151,91 @@ def test_a_finished_export_and_another_run_are_not_continued(tmp_path: Path) -> 
     document = json.loads((tmp_path / "run" / "run.json").read_text())
     other = write_run(tmp_path / "other", hostile=False)
     (other / "run.json").write_text(json.dumps({**document, "run_id": "4567"}))
-    with pytest.raises(ConfigError, match="export of another run"):
-        follow_run(other, tmp_path / "live")
+    for attempt in (0, 1):  # attempt 0 is not in the folder
+        with pytest.raises(ConfigError, match="export of another run"):
+            follow_run(other, tmp_path / "live", selection=Selection(attempt=attempt))
 
 
-def test_the_state_has_few_ranges_although_records_without_rows_lie_between(tmp_path: Path) -> None:
+def test_the_state_has_one_range_although_records_without_rows_lie_between(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run")
     add_steps(run, range(50))
     run.end()
     follow_run(tmp_path / "run", tmp_path / "tb")
-    follow_run(tmp_path / "run", tmp_path / "tb")
     state: dict[str, Any] = json.loads((tmp_path / "tb/attempt_0/.tdcore-follow.json").read_text())
-    assert len(state["tickets"]["worker_0"]) <= 51
+    assert len(state["tickets"]["worker_0"]) == 1
+
+
+def test_the_export_of_an_attempt_ends_although_the_next_attempt_runs(tmp_path: Path) -> None:
+    first = RunWriter(tmp_path / "run", attempt=0)
+    add_steps(first, range(2))
+    first.end()
+    add_steps(RunWriter(tmp_path / "run", attempt=1, host=os.uname().nodename, pid=os.getpid()), range(2))
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(
+            follow_run(tmp_path / "run", tmp_path / "tb", selection=Selection(attempt=0))
+        ),
+        daemon=True,
+    )
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    assert found == [2 * 7]
+
+
+def test_hyper_parameters_that_appear_after_the_first_rows_are_exported(tmp_path: Path) -> None:
+    metadata = pytest.importorskip("tensorboard.plugins.hparams.metadata")
+    run = RunWriter(tmp_path / "run", host=os.uname().nodename, pid=os.getpid())
+    run.add("loss", 1.0, step=0, kind="loss")
+    run.flush()
+    thread = threading.Thread(target=follow_run, args=(tmp_path / "run", tmp_path / "tb"))
+    thread.start()
+    wait_until(lambda: (tmp_path / "tb/attempt_0/.tdcore-follow.lock").exists(), "the follower has begun")
+    run.add("lr", 0.5, step=0, kind="hyperparameter")
+    run.mark_step_end(0)
+    run.flush()
+    run.end()
+    thread.join(PATIENCE_SECONDS)
+    reader = read(tmp_path / "tb/attempt_0/worker_0")
+    content = reader.summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    hparams = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert hparams["hyperparameter/lr"].number_value == 0.5
+
+
+@pytest.mark.parametrize("damage", ["a shorter event file", "no event file", "another document"])
+def test_a_damaged_export_is_not_continued(tmp_path: Path, damage: str) -> None:
+    run = RunWriter(tmp_path / "run")
+    add_steps(run, range(2))
+    run.end()
+    follow_run(tmp_path / "run", tmp_path / "tb")
+    (file,) = (tmp_path / "tb" / TRAIN).glob("events.*")
+    if damage == "a shorter event file":  # as after a power failure
+        os.truncate(file, 10)
+    elif damage == "no event file":
+        file.unlink()
+    else:
+        (tmp_path / "tb/attempt_0/.tdcore-follow.json").write_text('{"run_id": "0123", "tickets": [7]}')
+    with pytest.raises(ConfigError, match=r"remove .*attempt_0 to export the attempt again"):
+        follow_run(tmp_path / "run", tmp_path / "tb")
+
+
+def test_each_sentence_about_missing_data_is_exported(tmp_path: Path) -> None:
+    workers = ["worker_0", "worker_1"]
+    for worker in workers:
+        run = RunWriter(tmp_path / "run", worker=worker, workers=workers, world_size=2)
+        add_steps(run, range(1))
+        run.ticket += 1
+        run._first += 1
+        add_steps(run, range(1, 2))
+        run.end()
+    assert len(td.create_trial(tmp_path / "run").missing()) == 2
+    follow_run(tmp_path / "run", tmp_path / "tb")
+    for worker in workers:
+        ((_, text),) = values(read(tmp_path / "tb/attempt_0" / worker), "missing")
+        assert f"rows of {worker} of attempt 0".encode() in text.item()
+
+
+def test_a_failed_export_writes_no_note_to_a_recording_of_smdebug(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "data" / "smdebug_keras", tmp_path / "old")
+    before = sorted((tmp_path / "old").rglob("*"))
+    _set_note(tmp_path / "old", 0, "the disk is full")
+    assert sorted((tmp_path / "old").rglob("*")) == before

@@ -17,6 +17,7 @@ import pytest
 from tdcore.errors import ConfigError, InvalidAttempt
 from tdcore.export import Selection, export_run
 from tests.export.runs import expected_numbers, write_run
+from tests.trial.writer import RunWriter
 
 Rows = list[dict[str, Any]]
 
@@ -76,6 +77,7 @@ def test_every_row_is_read_back_with_its_numbers_in_float64(run: Path, tmp_path:
     assert found.keys() == expected.keys()
     np.testing.assert_array_equal([found[key] for key in expected], list(expected.values()))
     assert len(rows) == done.rows + done.without_statistics
+    assert done.values == done.rows
     assert {row["reason"] for row in rows if row["name"] == "absent"} == {"none"}
 
 
@@ -93,6 +95,22 @@ def test_findings_notes_and_parameters_have_tables(run: Path, tmp_path: Path, to
     assert rates == ["0.25"] * 4
 
 
+def test_the_first_value_of_a_late_hyper_parameter_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdcore.export.source._BATCH_ROWS", 1)
+    run = RunWriter(tmp_path / "run")
+    for step in range(3):
+        run.add("lr", 1.0 / (step + 1), step=step, kind="hyperparameter")
+        if step:
+            run.add("momentum", 0.25 * step, step=step, kind="hyperparameter")
+    run.flush()
+    run.end()
+    export_run(tmp_path / "run", "csv", tmp_path / "out")
+    found = {row["name"]: row["value"] for row in read_csv(tmp_path / "out", "parameters")}
+    assert (found["hyperparameter/lr"], found["hyperparameter/momentum"]) == ("1.0", "0.25")
+
+
 def test_nan_and_missing_numbers_differ_in_csv(run: Path, tmp_path: Path) -> None:
     export_run(run, "csv", tmp_path / "out", selection=Selection(kinds=["loss"], attempt=0))
     losses = [row["value"] for row in read_csv(tmp_path / "out", "statistics") if row["worker"] == "worker_0"]
@@ -108,6 +126,16 @@ def test_an_existing_export_is_kept_without_force(run: Path, tmp_path: Path) -> 
             export_run(run, to, tmp_path / to)
         export_run(run, to, tmp_path / to, force=True, selection=Selection(attempt=0))
         assert {int(row["attempt"]) for row in READERS[to](tmp_path / to, "statistics")} == {0}
+
+
+def test_a_failed_export_with_force_keeps_the_earlier_one(run: Path, tmp_path: Path) -> None:
+    for to in ("csv", "duckdb"):
+        export_run(run, to, tmp_path / to)
+        rows = READERS[to](tmp_path / to, "statistics")
+        with pytest.raises(ConfigError, match="not a regular expression"):
+            export_run(run, to, tmp_path / to, force=True, selection=Selection(tensors="("))
+        assert len(READERS[to](tmp_path / to, "statistics")) == len(rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["csv", "duckdb"]
 
 
 def test_force_never_replaces_a_folder_that_is_not_an_export(run: Path, tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def has_points(folder: Path, number: int) -> bool:
 @pytest.mark.full
 def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
     before = set(sys.modules)
-    for attempt in range(2):
+    for attempt, out_dir in enumerate((tmp_path / "demo", (tmp_path / "demo").as_uri())):
         with Hook(
-            tmp_path / "demo",
+            out_dir,
             export_tensorboard=True,
             tensorboard_dir=str(tmp_path / "tb"),
             include_collections=["weights"],
@@ -69,8 +69,9 @@ def test_the_default_folder_is_in_the_run(tmp_path: Path) -> None:
 def test_a_run_in_a_bucket_needs_a_local_folder() -> None:
     with pytest.raises(ConfigError, match="needs tensorboard_dir, a local folder"):
         Hook("s3://bucket/run", export_tensorboard=True)
-    with pytest.raises(ConfigError, match="tensorboard_dir must be a local folder"):
-        Hook("s3://bucket/run", export_tensorboard=True, tensorboard_dir="s3://bucket/tb")
+    for folder in ("s3://bucket/tb", b"tb", 5):
+        with pytest.raises(ConfigError, match="tensorboard_dir must be a local folder"):
+            Hook("s3://bucket/run", export_tensorboard=True, tensorboard_dir=folder)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_an_export_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,22 @@ def test_every_number_is_read_back_in_float64(run: Path, exported: tuple[Any, di
         assert found.keys() == numbers.keys()
         np.testing.assert_array_equal([found[step] for step in numbers], list(numbers.values()))
         assert abs(history[0].timestamp - HOURS_AGO_NS / 1e6) < 1000
+
+
+@pytest.mark.full
+def test_mlflow_sends_no_telemetry(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tdcore.export import Selection\n"
+        "from tdcore.export.target import open_target\n"
+        "with open_target('mlflow', Path(sys.argv[1]), Selection()):\n"
+        "    from mlflow.telemetry import get_telemetry_client\n"
+        "    print(get_telemetry_client())"
+    )
+    names = ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH")  # MLflow sends nothing from tests and CI
+    variables = {name: os.environ[name] for name in names if name in os.environ}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 def test_runs_have_parameters_and_a_count_of_infinities(exported: tuple[Any, dict[str, Any]]) -> None:

@@ -36,20 +36,24 @@ def records(path: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("run") / "demo")
+    return write_run(tmp_path_factory.mktemp("run") / "demo: 50%")  # wandb refuses ":" and "%"
 
 
 @pytest.fixture(scope="module")
 def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """The records of each offline run, by name."""
     out = tmp_path_factory.mktemp("wandb") / "out"
-    export_run(run, "wandb", out)
-    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_RUN_ID", "shared")
+        export_run(run, "wandb", out)
+    found, ids = {}, set()
     for path in out.glob("wandb/offline-run-*/*.wandb"):
         mine = list(records(path))
         (about,) = [each.run for each in mine if each.WhichOneof("record_type") == "run"]
-        assert (about.project, about.run_group) == ("demo", "0123")
+        assert (about.project, about.run_group) == ("demo_ 50_", "0123")
+        ids.add(about.run_id)
         found[about.display_name] = mine
+    assert len(ids) == len(found)
     return found
 
 

@@ -98,6 +98,11 @@ def test_new_steps_are_in_the_next_scrape(server: ViewServer, run: RunWriter) ->
     assert scrape(server)["tdcore_last_step", "TRAIN"] == 4
 
 
+def test_more_runs_than_one_answer_has_are_refused(server: ViewServer) -> None:
+    answer = server.request("GET", "metrics?" + "&".join(f"run={number}" for number in range(17)))
+    assert (answer.status, b"at most 16 runs" in answer.body) == (400, True)
+
+
 @pytest.mark.full
 def test_a_folder_has_metrics_of_the_runs_that_are_written(run: RunWriter, tmp_path: Path) -> None:
     for name in ("ended", "running"):

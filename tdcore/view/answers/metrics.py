@@ -15,6 +15,7 @@ import numpy as np
 from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from tdcore.modes import ModeKeys
+from tdcore.text.quoting import without_surrogates
 from tdcore.view.answers.opened import OpenRun, frozen
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ def families(runs: Iterable[tuple[str, list[Sample]]]) -> list[Metric]:
     for run, found in runs:
         for name, labels, value in found:
             if name == "run_info":
-                info.add_metric([_plain(run)], labels)
+                info.add_metric([without_surrogates(run)], labels)
             else:
-                values = [_plain(labels[label]) for label in _GAUGES[name][1]]
-                gauges[name].add_metric([_plain(run), *values], value)
+                values = [without_surrogates(labels[label]) for label in _GAUGES[name][1]]
+                gauges[name].add_metric([without_surrogates(run), *values], value)
     return [info, *gauges.values()]
 
 
@@ -121,9 +122,4 @@ def _about(run: OpenRun, trial: Trial) -> Sample:
     entry = trial.attempt_info()
     framework = str(entry.document.get("framework") or "") if entry is not None else ""
     about = {"run_id": trial.run_id, "path": run.shown_path, "framework": framework, "status": trial.status}
-    return "run_info", {name: _plain(text) for name, text in about.items()}, 1.0
-
-
-def _plain(text: str) -> str:
-    """The text without lone surrogates, which UTF-8 lacks."""
-    return text.encode(errors="backslashreplace").decode()
+    return "run_info", {name: without_surrogates(text) for name, text in about.items()}, 1.0

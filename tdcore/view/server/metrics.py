@@ -44,7 +44,9 @@ class Metrics:
 
         found: list[tuple[str, list[Sample]]] = []
         named = list(dict.fromkeys(request.query_params.getlist("run")))
-        for run_id in named[:_MAX_RUNS] or await self._running():
+        if len(named) > _MAX_RUNS:
+            return PlainTextResponse(f"/metrics has at most {_MAX_RUNS} runs; name fewer\n", status_code=400)
+        for run_id in named or await self._running():
             try:
                 found.append((run_id, await self._runs.call([run_id], lambda runs: samples(runs[0]))))
             except TdcoreError as error:  # noqa: PERF203 -- the other runs are reported
