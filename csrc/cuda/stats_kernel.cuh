@@ -143,9 +143,9 @@ TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
     shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
   }
   TDCORE_NO_UNROLL
-  for (u64 tile = launch.first_tile + blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
+  for (u64 tile = blockIdx.x; tile < launch.tiles - launch.first_tile; tile += gridDim.x) {
     __syncthreads();  // no thread writes to shared memory that another thread still reads
-    if (threadIdx.x < kLanes) take(shared, launch, tile);
+    if (threadIdx.x < kLanes) take(shared, launch, launch.first_tile + tile);
     __syncthreads();
     reduce_tile(shared);
     if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, launch);

@@ -42,7 +42,8 @@ def has_points(folder: Path, number: int) -> bool:
 @pytest.mark.full
 def test_each_attempt_is_exported_below_the_folder(tmp_path: Path) -> None:
     before = set(sys.modules)
-    for attempt, out_dir in enumerate((tmp_path / "demo", (tmp_path / "demo").as_uri())):
+    places: list[Path | str] = [tmp_path / "demo", (tmp_path / "demo").as_uri()]
+    for attempt, out_dir in enumerate(places):
         with Hook(
             out_dir,
             export_tensorboard=True,
