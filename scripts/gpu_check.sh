@@ -6,6 +6,7 @@
 # JSON files, which are easy to copy from a remote machine.
 #   scripts/gpu_check.sh             all parts; for 16 cores and one GPU
 #   PARTS="build soak" ...           only these parts
+#   EXTENSIONS_BUILT=1 ...           with the extensions that are already built
 #   scripts/gpu_check.sh --dry-run   the parts that can run on the simulated device, without a GPU
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -65,7 +66,9 @@ device_tests() { # names of the C++ tests of devices, which run on the simulated
 build() {
   local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON) targets=(gpu_benchmark) pybind11
   [ -z "$DRY" ] || mapfile -t -O 1 targets < <(device_tests)
-  if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
+  if [ -n "${EXTENSIONS_BUILT:-}" ]; then
+    echo "the extensions are not built again, because other programs may be loading them"
+  elif pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
     options+=(-DTDCORE_BUILD_EXTENSION=ON -DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
       -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
     targets+=(_core _sim)
