@@ -86,6 +86,7 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
 
 /// Turns the device off permanently. Returns false.
 bool DeviceEngine::fail(const char* what) noexcept {
+  drop_rejected();  // the consumer waits for this record
   const bool paused = retry_at_.exchange(0, std::memory_order_relaxed) != 0;
   if (on_.exchange(false, std::memory_order_relaxed) || paused) set_error(what, "");
   return false;

@@ -15,10 +15,7 @@ constexpr std::chrono::milliseconds kLongestRetry{60'000};
 
 /// Pauses the engine, or turns it off if the device is lost. Returns false.
 bool DeviceEngine::pause(const char* what) noexcept {
-  if (device_->is_lost()) {
-    drop_rejected();
-    return fail(what);
-  }
+  if (device_->is_lost()) return fail(what);
   on_.store(false, std::memory_order_relaxed);
   const Clock::time_point next = Clock::now() + retry_pause_;
   retry_at_.store(next.time_since_epoch().count(), std::memory_order_relaxed);

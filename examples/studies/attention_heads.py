@@ -183,6 +183,9 @@ def main(folder: Path) -> None:
         for twins in attention.redundant_heads(distances, LIMIT):
             redundant.append((block, twins.head))
             print(f"  block {block} head {twins.head} is like head {twins.twin}: {twins.distance:.2f} bits")
+    if not redundant:
+        print("  no head is redundant")
+        return
     cost = sum(costs.pop(place) for place in redundant) / len(redundant)
     others = sum(costs.values()) / len(costs)
     print(f"  the loss rises by {cost:.3f} without one redundant head, by {others:.3f} without another head")
