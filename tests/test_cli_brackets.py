@@ -1,4 +1,4 @@
-"""`tdcore ls` and `tdcore show` with names that contain the markup of the terminal library."""
+"""`tdcore ls` and `tdcore show` with names that contain the markup or emoji codes of the terminal library."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def test_brackets_are_shown_as_they_are(tdcore: Command, tmp_path: Path) -> None
     assert "out[relu]" in listed
     assert "magnitudes at step 0, call 1: " in one
     assert "lr[a=1]" in tdcore("ls", tmp_path).out.replace("\n", "")
+
+
+def test_names_of_emoji_are_shown_as_they_are(tdcore: Command, tmp_path: Path) -> None:
+    place = tmp_path / "lr:fire:run"
+    run = RunWriter(place)
+    run.add("out:heart:", np.ones(2, np.float32), step=0)
+    run.flush()
+    run.end(clean=False, reason="a :bug: in step 3")
+    for text in (tdcore("ls", place).out, tdcore("show", place).out, tdcore("ls", tmp_path).out):
+        assert "lr:fire:run" in text
+    assert "a :bug: in step 3" in tdcore("ls", place).out
+    assert "out:heart:" in tdcore("show", place).out

@@ -37,7 +37,7 @@ def console() -> Console:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
-    made = Console(width=width, highlight=False, soft_wrap=False)
+    made = Console(width=width, highlight=False, emoji=False, soft_wrap=False)
     made.push_render_hook(_Safe())  # type: ignore[arg-type]  # its base would have rich imported with this file
     return made
 

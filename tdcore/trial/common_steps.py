@@ -276,11 +276,13 @@ class CommonSteps:
         lasts = {
             place: {worker: numbers.last for worker, numbers in self._of(*place).items()} for place in places
         }
+        for attempt, mode, worker, _ in groups:
+            self._of(attempt, mode).setdefault(worker, ModeStepNumbers())
+        firsts = {place: first_worker(self._of(*place)) for place in places}
         changed = False
         for attempt, mode, worker, group in groups:
-            of_worker, last = self._of(attempt, mode), lasts[attempt, mode]
-            numbers = of_worker.setdefault(worker, ModeStepNumbers())
-            if last and worker == first_worker(of_worker):
+            last, numbers = lasts[attempt, mode], self._of(attempt, mode)[worker]
+            if last and worker == firsts[attempt, mode]:
                 others = [each for name, each in last.items() if name != worker]
                 if worker not in last:
                     changed = True
@@ -297,9 +299,11 @@ class CommonSteps:
         own: Any = self._columns["step"].array
         mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
         shift = np.zeros(len(rows), dtype=np.int64)
+        givers: dict[tuple[int, int], str] = {}  # found once: 1,000 workers have 1,000 groups
         for attempt, mode, worker, group in self._groups(rows):
             of_worker = self._of(attempt, mode)
-            giver = first_worker(of_worker)
+            giver = givers.get((attempt, mode)) or first_worker(of_worker)
+            givers[attempt, mode] = giver
             if worker != giver:
                 shift[group] = of_worker[giver].at(mode_step[group]) - step[group]
         if self._steps is None:
