@@ -73,7 +73,9 @@ class Columns:
         The column `step` has the numbers of the first worker by rank instead. Their order may differ from the
         order of another worker's steps.
         """
-        return self.ints("own_step" if "own_step" in self.table.column_names else "step")
+        if "own" not in self._cache:  # column_names is a new list at each use
+            self._cache["own"] = self.ints("own_step" if "own_step" in self.table.column_names else "step")
+        return self._cache["own"]
 
     def present(self, name: str) -> Mask:
         """Mask of the rows whose value in a column is not null."""

@@ -117,6 +117,8 @@ def test_the_version_is_printed(tdcore: Command) -> None:
     from tdcore._version import __version__
 
     assert tdcore("--version") == Result(0, __version__ + "\n", "")
+    module = subprocess.run([sys.executable, "-m", "tdcore", "--version"], capture_output=True, text=True)
+    assert module.stdout == __version__ + "\n"
 
 
 @pytest.mark.parametrize(

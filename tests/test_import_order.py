@@ -32,6 +32,7 @@ LAYERS = (
     ("export", "view"),
     ("plot",),
     ("cli",),
+    ("__main__",),
 )
 LAYER = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 

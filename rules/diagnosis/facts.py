@@ -17,13 +17,12 @@ import numpy.typing as npt
 
 from tdcore.errors import RunError
 from tdcore.modes import ModeKeys
+from tdcore.rules.diagnosis.histories import FACT_COLUMNS, History, histories_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tdcore.trial import Trial
 
-__all__ = ["FACT_COLUMNS", "Facts", "History", "histories_of"]
+__all__ = ["Facts"]
 
 # Names of embeddings, whose rows are looked up.
 _LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")
@@ -32,69 +31,6 @@ _BATCHES = 256
 _LARGEST = 1 << 16  # maximum number of labels of one batch; a larger tensor is a mask of pixels
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-FACT_COLUMNS = (
-    "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype", "shape",
-    "status", "reason", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max",
-    "mean", "m2", "square_sum", "abs_max",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """One tensor of one worker in one mode, first call of each step, in order of steps.
-
-    All arrays have one entry per captured value.
-
-    Attributes:
-        rms: Root of the mean square.
-        zeros: Share of elements that are zero.
-        bad: Number of elements that are NaN or infinite.
-        shape: Shape of the first value.
-    """
-
-    name: str
-    kind: str
-    mode: str
-    worker: str
-    origin: str
-    dtype: str
-    shape: tuple[int, ...]
-    order: int
-    steps: Ints
-    global_steps: Ints
-    count: Floats
-    rms: Floats
-    mean: Floats
-    std: Floats
-    least: Floats
-    most: Floats
-    largest: Floats
-    square_sum: Floats
-    zeros: Floats
-    bad: Floats
-
-    def __len__(self) -> int:
-        return int(self.steps.size)
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the elements are floating-point numbers."""
-        return self.dtype.startswith(("F", "BF"))
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether the tensor has two axes or more."""
-        return len(self.shape) >= 2
-
-    @property
-    def fan_in(self) -> int:
-        """Number of inputs of one unit of a weight."""
-        return int(np.prod(self.shape[1:])) if len(self.shape) > 1 else 1
-
-    def until(self, step: int) -> npt.NDArray[np.bool_]:
-        """Mask of the values of the steps before `step`."""
-        found: npt.NDArray[np.bool_] = self.steps < step
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,76 +234,3 @@ def _label_counts(trial: Trial) -> dict[int, int]:
         classes, number = np.unique(values, return_counts=True)
         counts.update(dict(zip(map(int, classes), map(int, number), strict=True)))
     return dict(counts)
-
-
-def histories_of(
-    table: pa.Table,
-) -> tuple[
-    dict[tuple[str, str], History],
-    dict[tuple[str, str], dict[str, int]],
-    dict[tuple[str, str], tuple[History, ...]],
-]:
-    """(histories, absent, ranks) of Facts, from rows of the index with FACT_COLUMNS."""
-    columns = {name: table.column(name) for name in FACT_COLUMNS}
-    text = {name: np.asarray(columns[name].to_pylist(), dtype=object) for name in ("worker", "mode", "name")}
-    status = np.asarray(columns["status"].to_pylist(), dtype=object)
-    calls = columns["call"].to_numpy()
-    number = {name: _numbers(columns[name]) for name in (*FACT_COLUMNS[13:], "mode_step", "step", "seq")}
-    keys = np.array([f"{w}\0{m}\0{n}" for w, m, n in zip(*text.values(), strict=True)], dtype=object)
-    order = np.lexsort((number["step"], keys.astype(str))) if keys.size else np.empty(0, dtype=np.int64)
-    starts: Any = np.flatnonzero(np.r_[True, keys[order][1:] != keys[order][:-1]]) if keys.size else []
-    found: dict[tuple[str, str], list[History]] = {}
-    absent: dict[tuple[str, str], dict[str, int]] = {}
-    first_seq: dict[tuple[str, str], tuple[float, float]] = {}  # of absent tensors
-    for rows in np.split(order, starts[1:]) if keys.size else []:
-        place = (text["mode"][rows[0]], text["name"][rows[0]])
-        ok = np.isin(status[rows], ("ok", "lost")) & (calls[rows] == 0)
-        reasons = columns["reason"].take(rows[~ok & (status[rows] == "absent")]).to_pylist()
-        counts = dict(Counter(map(str, reasons)))
-        if sum(counts.values()) > sum(absent.get(place, {}).values()):
-            absent[place] = counts  # of the worker with the most steps
-            first_seq[place] = (number["step"][rows[0]], number["seq"][rows[0]])
-        counted = rows[ok & ~np.isnan(number["count"][rows])]
-        if counted.size:
-            found.setdefault(place, []).append(_history(columns, number, counted, text["worker"][rows[0]]))
-    for histories in found.values():
-        histories.sort(key=lambda one: one.worker)
-    by_seq = sorted(found, key=lambda place: (found[place][0].steps[0], found[place][0].order))
-    absent = {place: absent[place] for place in sorted(absent, key=first_seq.__getitem__)}
-    return {place: found[place][0] for place in by_seq}, absent, {p: tuple(found[p]) for p in by_seq}
-
-
-def _history(columns: dict[str, Any], number: dict[str, Floats], rows: Ints, worker: str) -> History:
-    first = int(rows[0])
-    values = {name: number[name][rows] for name in FACT_COLUMNS[13:]}
-    bad = values["nan_count"] + values["pos_inf_count"] + values["neg_inf_count"]
-    finite = np.maximum(values["count"] - bad, 1)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return History(
-            name=columns["name"][first].as_py(),
-            kind=columns["kind"][first].as_py(),
-            mode=columns["mode"][first].as_py(),
-            worker=worker,
-            origin=columns["origin"][first].as_py() or "",
-            dtype=columns["dtype"][first].as_py() or "",
-            shape=tuple(columns["shape"][first].as_py() or ()),
-            order=int(number["seq"][first]),
-            steps=number["mode_step"][rows].astype(np.int64),
-            global_steps=number["step"][rows].astype(np.int64),
-            count=values["count"],
-            rms=np.sqrt(values["square_sum"] / finite),
-            mean=values["mean"],
-            std=np.sqrt(np.maximum(values["m2"], 0) / finite),
-            least=values["min"],
-            most=values["max"],
-            largest=values["abs_max"],
-            square_sum=values["square_sum"],
-            zeros=values["zero_count"] / np.maximum(values["count"], 1),
-            bad=bad,
-        )
-
-
-def _numbers(column: pa.ChunkedArray) -> Floats:
-    import pyarrow as pa
-
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)

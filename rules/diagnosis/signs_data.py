@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
-from tdcore.rules.diagnosis.facts import Facts, History
+from tdcore.rules.diagnosis.facts import Facts
+from tdcore.rules.diagnosis.histories import History
 from tdcore.rules.measures.format import rounded
 
 __all__ = [

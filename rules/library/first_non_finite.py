@@ -204,10 +204,11 @@ class WorkerHistory:
 
     def remember(self, window: Window, rows: Ints, history: int) -> None:
         """Add the magnitudes of finite tensors."""
-        largest = window.columns.floats("abs_max")
+        largest, own_steps = window.columns.floats("abs_max"), window.columns.own_steps
         for name, group in groups(window.columns, rows, "name"):
-            steps = window.columns.own_steps[group]
-            starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))  # a step can have several calls
+            steps = own_steps[group]
+            new_step = np.flatnonzero(steps[1:] != steps[:-1]) + 1  # a step can have several calls
+            starts = [0, *new_step[-history:].tolist()]
             newest = np.maximum.reduceat(largest[group], starts)[-history:].tolist()
             self.sizes[name] = [*self.sizes.get(name, []), *newest][-history:]
 

@@ -5,7 +5,7 @@ This module is for rules that judge a run once, from its first steps. Any thread
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.columns import Ints, Mask
 from tdcore.rules.diagnosis.evidence import Evidence
-from tdcore.rules.diagnosis.facts import FACT_COLUMNS, Facts, History, histories_of
+from tdcore.rules.diagnosis.facts import Facts
+from tdcore.rules.diagnosis.histories import FACT_COLUMNS, FactRows, History
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Window
 
@@ -91,6 +92,7 @@ def first_facts(
             first value only, so that the facts cost little for a model with many tensors.
     """
     known: dict[tuple[int, str], FirstSteps] = window.memory.setdefault("first", {})
+    taken: list[tuple[FirstSteps, Ints, Ints]] = []  # of each worker: its rows, and those of its histories
     for attempt, worker, group in groups(window.columns, np.flatnonzero(rows), "attempt", "worker"):
         first = known.setdefault((attempt, worker), FirstSteps(attempt=attempt, worker=worker))
         if first.done:
@@ -98,8 +100,11 @@ def first_facts(
         of_step = window.columns.own_steps[group]
         new = np.unique(of_step[of_step > first.newest])[: steps - first.taken]
         first.newest = int(new[-1]) if new.size else first.newest
-        _take(window, first, group[of_step <= first.newest], values=values)
         first.taken += new.size
+        mine = group[of_step <= first.newest]
+        taken.append((first, mine, mine if values else _without_known(window, first, mine)))
+    _take(window, taken)
+    for first, *_ in taken:
         if first.taken >= steps:
             yield _done(window, first)
     for key, first in known.items():
@@ -120,9 +125,27 @@ def _done(window: Window, first: FirstSteps) -> tuple[FirstSteps, Facts]:
     return first, facts
 
 
-def _take(window: Window, first: FirstSteps, rows: Ints, *, values: bool) -> None:
-    needed = rows if values else _without_known(window, first, rows)
-    histories, absent, _ = histories_of(window.columns.table.take(needed))
+def _take(window: Window, taken: Sequence[tuple[FirstSteps, Ints, Ints]]) -> None:
+    """Add the rows of each worker. The arrays of all workers are made together."""
+    wanted = [needed for _, _, needed in taken]
+    if not wanted:
+        return
+    facts = FactRows(window.columns.table.select(list(FACT_COLUMNS)).take(np.concatenate(wanted)))
+    ends = np.cumsum([len(needed) for needed in wanted])
+    for (first, rows, needed), end in zip(taken, ends.tolist(), strict=True):
+        histories, absent, _ = facts.histories(np.arange(end - len(needed), end))
+        _add(first, histories, absent)
+        first.rows += len(rows)
+        columns, newest = window.columns, int(rows[-1])
+        first.step, first.mode_step = (int(columns.ints(name)[newest]) for name in ("step", "mode_step"))
+        first.mode = columns.text("mode", newest)
+
+
+def _add(
+    first: FirstSteps,
+    histories: Mapping[tuple[str, str], History],
+    absent: Mapping[tuple[str, str], Mapping[str, int]],
+) -> None:
     for place, history in histories.items():
         before = first.histories.get(place)
         first.histories[place] = history if before is None else _joined(before, history)
@@ -130,10 +153,6 @@ def _take(window: Window, first: FirstSteps, rows: Ints, *, values: bool) -> Non
         counts = first.absent.setdefault(place, {})
         for reason, number in reasons.items():
             counts[reason] = counts.get(reason, 0) + number
-    first.rows += len(rows)
-    columns, newest = window.columns, int(rows[-1])
-    first.step, first.mode_step = (int(columns.ints(name)[newest]) for name in ("step", "mode_step"))
-    first.mode = columns.text("mode", newest)
 
 
 def _without_known(window: Window, first: FirstSteps, rows: Ints) -> Ints:

@@ -157,11 +157,20 @@ def groups(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> Iterat
     if not rows.size:
         return
     code = group_codes(columns, rows, *names)
-    found = [rows]
+    starts = np.zeros(1, dtype=np.int64)
     if code.min() != code.max():
         order = np.argsort(code, kind="stable")
-        found = np.split(rows[order], np.flatnonzero(np.diff(code[order])) + 1)
-    for group in found:
-        first = int(group[0])
-        key = [int(columns.ints(n)[first]) if n in NUMBERS else columns.text(n, first) for n in names]
-        yield (*key, group)
+        rows, code = rows[order], code[order]
+        starts = np.append(starts, np.flatnonzero(np.diff(code)) + 1)
+    first, bounds = rows[starts], [*starts.tolist(), rows.size]
+    keys = [_keys(columns, name, first) for name in names]
+    for at, key in enumerate(zip(*keys, strict=True)):
+        yield (*key, rows[bounds[at] : bounds[at + 1]])
+
+
+def _keys(columns: Columns, name: str, rows: npt.NDArray[np.int64]) -> list[Any]:
+    """The values of a column at these rows; null becomes 0 or ""."""
+    if name in NUMBERS:
+        return list(columns.ints(name)[rows].tolist())
+    codes, texts = columns.codes(name)
+    return [texts[code] or "" for code in codes[rows].tolist()]

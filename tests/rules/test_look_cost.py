@@ -19,7 +19,7 @@ from tdcore.rules import (
     VanishingGradient,
     WrongMode,
 )
-from tdcore.rules.diagnosis.facts import histories_of
+from tdcore.rules.diagnosis.histories import FactRows
 from tdcore.rules.measures import first_facts
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.trace import Trace
@@ -55,11 +55,12 @@ def test_rules_that_need_no_values_look_at_each_tensor_of_the_first_steps_once(
 ) -> None:
     rows: list[int] = []
 
-    def counting(table: pa.Table) -> Any:
-        rows.append(table.num_rows)
-        return histories_of(table)
+    class Counting(FactRows):
+        def __init__(self, table: pa.Table) -> None:
+            rows.append(table.num_rows)
+            super().__init__(table)
 
-    monkeypatch.setattr(first_facts, "histories_of", counting)
+    monkeypatch.setattr(first_facts, "FactRows", Counting)
     trace = Trace()
     for step in range(10):
         for layer in range(3):

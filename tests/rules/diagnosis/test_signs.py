@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tdcore.rules.diagnosis.diagnosis import rank
-from tdcore.rules.diagnosis.facts import Facts, History
+from tdcore.rules.diagnosis.facts import Facts
+from tdcore.rules.diagnosis.histories import History
 
 STEPS = 60
 
