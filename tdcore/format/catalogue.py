@@ -9,17 +9,18 @@ status and mode that occurs in the file. docs/format.md specifies the text. Plai
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tdcore.format.catalogue_details import DETAIL_LISTS, Details, DetailsBuilder
+from tdcore.format.packed import Ints, packed, unpacked
+from tdcore.format.seal import Seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +33,6 @@ __all__ = [
     "CatalogueCheck",
     "decode_catalogue",
 ]
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 CATALOGUE_KEY = b"tdcore.catalogue"
 CATALOGUE_COLUMNS = ("mode", "mode_step", "step", "name", "kind", "status", "time_ns")
@@ -63,6 +62,7 @@ class Catalogue:
             stretch no name and call occurs twice, and the rows are in order of ticket and seq. False if
             unknown.
         details: Entries of each stretch and totals of each entry; None if unknown.
+        seal: Checksums of the bytes of the columns that the catalogue describes; None if unknown.
     """
 
     words: Mapping[str, Sequence[str]]
@@ -71,6 +71,7 @@ class Catalogue:
     last_time_ns: int
     plain: bool = False
     details: Details | None = None
+    seal: Seal | None = None
 
     @property
     def rows(self) -> int:
@@ -81,14 +82,16 @@ class Catalogue:
         """The text of the catalogue in the metadata of a file."""
         document: dict[str, Any] = {
             "words": {name: list(self.words[name]) for name in _WORDS},
-            "stretches": {name: _packed(self.stretches[name]) for name in _STRETCH},
-            "entries": {name: _packed(self.entries[name]) for name in _ENTRY},
+            "stretches": {name: packed(self.stretches[name]) for name in _STRETCH},
+            "entries": {name: packed(self.entries[name]) for name in _ENTRY},
             "last_time_ns": self.last_time_ns,
             "plain": self.plain,
         }
         if self.details is not None:
-            lists = {name: _packed(column) for name, column in self.details.lists().items()}
+            lists = {name: packed(column) for name, column in self.details.lists().items()}
             document["details"] = {"dtypes": list(self.details.dtypes), **lists}
+        if self.seal is not None:
+            document["seal"] = self.seal.to_document()
         text = json.dumps(document, separators=(",", ":")).encode()
         return b"%08x" % zlib.crc32(text) + text
 
@@ -107,8 +110,8 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             raise ValueError("its checksum is wrong")
         document: dict[str, Any] = json.loads(text)
         words = {name: [str(word) for word in document["words"][name]] for name in _WORDS}
-        stretches = {name: _unpacked(document["stretches"][name], rows) for name in _STRETCH}
-        entries = {name: _unpacked(document["entries"][name], rows) for name in _ENTRY}
+        stretches = {name: unpacked(document["stretches"][name], rows) for name in _STRETCH}
+        entries = {name: unpacked(document["entries"][name], rows) for name in _ENTRY}
         found = Catalogue(
             words=words,
             stretches=stretches,
@@ -116,6 +119,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             last_time_ns=int(document["last_time_ns"]),
             plain=document.get("plain") is True,
             details=_details(document.get("details"), rows),
+            seal=None if document.get("seal") is None else Seal.of_document(document["seal"], rows),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
         raise ValueError(f"its catalogue cannot be read: {error!r}") from error
@@ -126,7 +130,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
 def _details(document: dict[str, Any] | None, rows: int) -> Details | None:
     if document is None:
         return None
-    lists = {name: _unpacked(document[name], rows) for name in DETAIL_LISTS}
+    lists = {name: unpacked(document[name], rows) for name in DETAIL_LISTS}
     return Details.of_lists(lists, [str(word) for word in document["dtypes"]])
 
 
@@ -148,22 +152,6 @@ def _check(catalogue: Catalogue, rows: int) -> None:
         raise ValueError(f"its catalogue has {catalogue.rows} rows, and the file has {rows}")
     if catalogue.details is not None:
         catalogue.details.check(rows, len(catalogue.stretches["rows"]), len(catalogue.entries["name"]))
-
-
-def _packed(values: Ints) -> str:
-    """Numbers as text: base64 of zlib of the differences as little-endian int64."""
-    steps = np.diff(values, prepend=np.zeros(1, dtype=np.int64)).astype("<i8")
-    return base64.b64encode(zlib.compress(steps.tobytes(), 6)).decode()
-
-
-def _unpacked(text: str, rows: int) -> Ints:
-    """The numbers of a list, which has at most one number for each row of the file."""
-    packed = zlib.decompressobj()
-    data = packed.decompress(base64.b64decode(text, validate=True), 8 * rows + 1)
-    if not packed.eof or len(data) > 8 * rows or len(data) % 8:
-        raise ValueError("a list of numbers in its catalogue is too long, or is cut")
-    found: Ints = np.cumsum(np.frombuffer(data, dtype="<i8"), dtype=np.int64)
-    return found
 
 
 class CatalogueBuilder:
@@ -285,6 +273,7 @@ class CatalogueCheck:
     columns = tuple(name for name in CATALOGUE_COLUMNS if name != "time_ns")
 
     def __init__(self, catalogue: Catalogue) -> None:
+        self.seal = catalogue.seal
         self._stretches = catalogue.stretches
         self._ends = np.cumsum(catalogue.stretches["rows"])
         self._codes = {

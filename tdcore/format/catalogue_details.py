@@ -55,6 +55,14 @@ class Details:
         """All columns by name."""
         return {name: self.totals[name] if name in _TOTALS else getattr(self, name) for name in DETAIL_LISTS}
 
+    def stretches_with(self, entries: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Mask of the stretches that have an entry of a mask."""
+        of_pattern = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        patterns = np.zeros(len(self.sizes), dtype=np.bool_)
+        patterns[of_pattern[entries[self.entries]]] = True
+        found: npt.NDArray[np.bool_] = patterns[self.pattern]
+        return found
+
     @classmethod
     def of_lists(cls, lists: Mapping[str, Ints], dtypes: Sequence[str]) -> Details:
         """Details from the columns that `lists` returned. Raises KeyError if one is missing."""
