@@ -14,7 +14,7 @@ from tdcore.format import layout
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
-from tdcore.trial.merge_stats import merged_sources
+from tdcore.trial.merge_blocks import merged_statistics
 from tdcore.trial.overview import Condensed, Overview, condensed, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.reader import Selection, Steps
@@ -72,11 +72,12 @@ class TrialTables(TrialRun):
             regex_or_names, steps, mode, kinds, workers, attempt,
             tensors_only=kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)),
         )  # fmt: skip
-        needed = merged_sources(columns) if merged else needed_columns(columns)
-        with reader.selected(chosen, needed) as rows:
+        if merged:
+            return merged_statistics(reader, chosen, columns, incomplete=show_incomplete_steps)
+        with reader.selected(chosen, needed_columns(columns)) as rows:
             if not show_incomplete_steps:
                 rows = rows[reader.complete(rows)]
-            return reader.merged(rows, columns) if merged else reader.stats(rows, columns)
+            return reader.stats(rows, columns)
 
     def stats_batches(
         self,

@@ -16,7 +16,7 @@ import pytest
 from tdcore.flusher import index_table
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder
 from tdcore.format.layout import INDEX_SCHEMA
-from tdcore.trial import index_file, parquet_file, view
+from tdcore.trial import index_file, merge_blocks, parquet_file, view
 from tests.trial.writer import RunWriter
 
 EVERY_FILE, NO_FILE = 1, 1 << 40
@@ -26,12 +26,15 @@ EVERY_FILE, NO_FILE = 1, 1 << 40
 def large_files(rows: int, piece: int = 3) -> Iterator[None]:
     """Within the block, files with at least this number of rows are large; chunks have `piece` rows.
 
-    The rows of two tensors are searched, and those of further tensors are sorted.
+    The rows of two tensors are searched, and those of further tensors are sorted. Blocks of whole steps of
+    runs with large files have about 5 rows.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_file, "LAZY_ROWS", rows)
         patch.setattr(parquet_file, "_PIECE_ROWS", piece)
         patch.setattr(view, "_SEARCHES", 2)
+        if rows == EVERY_FILE:
+            patch.setattr(merge_blocks, "_BLOCK_ROWS", 5)
         yield
 
 
