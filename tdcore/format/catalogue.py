@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOGUE_COLUMNS",
     "CATALOGUE_KEY",
+    "PLAIN_COLUMNS",
     "Catalogue",
     "CatalogueBuilder",
     "CatalogueCheck",
@@ -39,7 +40,7 @@ CATALOGUE_COLUMNS = ("mode", "mode_step", "step", "name", "kind", "status", "tim
 _WORDS = ("mode", "name", "kind", "status")
 _STRETCH = ("rows", "mode", "mode_step", "step")
 _ENTRY = ("name", "kind", "status", "mode")
-_PLAIN = ("parts", "shard", "call", "ticket", "seq")  # columns that show whether rows are plain
+PLAIN_COLUMNS = ("parts", "shard", "call", "ticket", "seq")  # that show whether rows are plain
 _PLACE = ("call", "ticket", "seq")
 _MAX_CALL = 1 << 16
 _MAX_KEYS = 1 << 22  # combinations of texts for which a check has a table
@@ -155,7 +156,10 @@ def _check(catalogue: Catalogue, rows: int) -> None:
 
 
 class CatalogueBuilder:
-    """Computes a catalogue from rows: call add() with each table of rows, in order, then finish()."""
+    """Computes a catalogue from rows: call add() with each table of rows, in order, then finish().
+
+    A catalogue of rows without PLAIN_COLUMNS is not plain. One without DETAIL_COLUMNS has no details.
+    """
 
     def __init__(self) -> None:
         self._words: dict[str, dict[str, int]] = {name: {} for name in _WORDS}
@@ -210,7 +214,7 @@ class CatalogueBuilder:
 
     def _check_plain(self, table: pa.Table, names: Ints) -> None:
         """Check whether the rows are plain, also together with the rows that the last table ended with."""
-        if not self._plain or not set(_PLAIN) <= set(table.column_names):
+        if not self._plain or not set(PLAIN_COLUMNS) <= set(table.column_names):
             self._plain = False
             return
         parts = np.asarray(table.column("parts").to_numpy())

@@ -25,6 +25,7 @@ from tdcore.errors import RunCorrupt
 from tdcore.format import layout
 from tdcore.format.catalogue import (
     CATALOGUE_COLUMNS,
+    PLAIN_COLUMNS,
     Catalogue,
     CatalogueBuilder,
     CatalogueCheck,
@@ -172,9 +173,9 @@ def _open_lazily(
                 continue
         chunks.append(_lazy_chunk(piece, rows, file, dictionaries, cache, check))
         if catalogue is None:
-            table = piece.read(CATALOGUE_COLUMNS)
+            table = piece.read((*CATALOGUE_COLUMNS, *PLAIN_COLUMNS, "attempt", "worker"))
             builder.add(table if rows is None else table.take(pa.array(rows)))
-            narrow_arrays(piece.read(("attempt", "worker")), file, dictionaries)  # only to check them
+            narrow_arrays(table.select(["attempt", "worker"]), file, dictionaries)  # only to check them
     catalogue = builder.finish() if catalogue is None else catalogue
     for name, words in catalogue.words.items():
         _check_words(name, words, file)

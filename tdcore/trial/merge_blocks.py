@@ -79,18 +79,25 @@ def _tables(
     reader: Reader, selection: Selection, names: Sequence[str], *, incomplete: bool
 ) -> Iterator[pa.Table]:
     """The merged rows in blocks, by step."""
-    chosen = np.flatnonzero(selection.stretches)
-    steps = reader.index.stretches.column("step")[chosen]
-    plain = plain_stretches(reader, selection.stretches)
-    if plain[chosen].all() and bool((steps[1:] > steps[:-1]).all()):
+    plain = _plain_begin(reader, selection.stretches)
+    if plain.any():
         for rows, _, table in plain_rows(reader, selection, plain, names):
             kept = _kept(reader, reader.meant(rows, selection), incomplete=incomplete)
             yield table if len(kept) == len(rows) else table.take(pa.array(np.searchsorted(rows, kept)))
-        return
-    for rows in step_blocks(reader, selection, selection.stretches, _BLOCK_ROWS):
+    for rows in step_blocks(reader, selection, selection.stretches & ~plain, _BLOCK_ROWS):
         kept = _kept(reader, rows, incomplete=incomplete)
         if len(kept):
             yield reader.merged(kept, names)
+
+
+def _plain_begin(reader: Reader, chosen: Mask) -> Mask:
+    """Mask of the first chosen stretches by step, as long as they are plain and in the order of the files."""
+    found, plain = np.zeros(len(chosen), dtype=np.bool_), plain_stretches(reader, chosen)
+    at = np.flatnonzero(chosen)
+    at = at[np.argsort(reader.index.stretches.column("step")[at], kind="stable")]
+    follows = plain[at] & (np.diff(at, prepend=-1) > 0)
+    found[at[np.logical_and.accumulate(follows)]] = True
+    return found
 
 
 def _kept(reader: Reader, rows: Ints, *, incomplete: bool) -> Ints:
