@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.test_cli import Command
+from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, seal
 from tests.trial.sharding import add_part, rows, workers
 from tests.trial.writer import place
 
@@ -42,6 +43,24 @@ def test_ls_says_how_tensors_are_spread_over_workers(tdcore: Command, tmp_path: 
         "summed": "sum over 3 workers",
     }
     assert "3 parts on 3 workers" in tdcore("ls", tmp_path).out
+
+
+@pytest.mark.parametrize("rows_of_large_files", [EVERY_FILE, NO_FILE])
+def test_ls_finds_the_parts_of_a_tensor_that_was_saved_whole_later(
+    tdcore: Command, tmp_path: Path, rows_of_large_files: int
+) -> None:
+    for run, box in zip(workers(tmp_path, 2), rows(W.shape, 2), strict=True):
+        for step in range(3):
+            add_part(run, "w", W, box, step=step)
+            add_part(run, "sharded", W, box, step=step)
+        run.add("w", W, step=3)
+        run.flush()
+        seal(tmp_path / run.merge())
+        run.end()
+    with large_files(rows_of_large_files):
+        found = tdcore("ls", tmp_path, "--json").json["tensors"]
+        assert [each["sharding"] for each in found] == ["2 parts on 2 workers"] * 2
+        assert tdcore("show", tmp_path, "w", "--json").json["sharding"] == "2 parts on 2 workers"
 
 
 def test_show_lists_the_statistics_of_whole_tensors(tdcore: Command, tmp_path: Path) -> None:

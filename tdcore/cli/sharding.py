@@ -16,14 +16,7 @@ def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> 
 
     The newest shard of each worker is used. Tensors that are neither sharded nor replicated are left out.
     """
-    import pyarrow as pa
-
-    rows = trial.rows_of_parts(regex_or_names, columns=["name", "worker", "shape", "shard"])
-    rows = rows.filter(rows.column("shard").is_valid())
-    rows = rows.filter(rows.column("shape").is_valid())
-    places = zip(rows.column("name").to_pylist(), rows.column("worker").to_pylist(), strict=True)
-    last = {place: row for row, place in enumerate(places)}
-    parts = rows.take(pa.array(list(last.values()), pa.int64())).to_pylist()
+    parts = trial.newest_shards(regex_or_names, columns=["name", "shape", "shard"]).to_pylist()
     by_name: dict[str, list[tuple[str, str | None, bool]]] = {}
     for row in parts:
         shard = row["shard"]

@@ -6,7 +6,9 @@ module imports numpy and pyarrow, so the flusher imports it only after its first
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from tdcore import _core
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder
 from tdcore.format.layout import INDEX_SCHEMA, LOG2_MIN, STATUSES, TensorKind
+from tdcore.format.seal import SealBuilder
 from tdcore.format.shard import ShardPosition
 from tdcore.modes import ModeKeys
 
@@ -40,6 +43,8 @@ __all__ = [
 Rows = np.ndarray[Any, np.dtype[np.void]]
 
 ROWS_PER_GROUP = 32768
+_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
+_TAIL_BYTES = 4 + len(_MAGIC)  # length of the footer, and the last bytes
 _ROW_FORMAT: Any = _core.ROW_DTYPE  # NumPy's dict form
 _ROW_DTYPE: np.dtype[np.void] = np.dtype(_ROW_FORMAT)
 _NO_PAYLOAD = np.uint64(2**64 - 1)
@@ -215,16 +220,18 @@ def build_table(
 class IndexWriter:
     """Writer of one index file in memory: call write() for each table, then finish().
 
-    catalogue: whether the file gets a catalogue, so that readers need not read its columns to list its steps
-    and names.
+    catalogue: whether the file gets a sealed catalogue, so that readers need not read its columns to list its
+    steps and names.
     """
 
     def __init__(self, summary: IndexSummary, *, catalogue: bool = False) -> None:
         self._catalogue = CatalogueBuilder() if catalogue else None
-        self._stream = pa.BufferOutputStream()
+        self._seal = SealBuilder()
+        self._stream = io.BytesIO() if catalogue else pa.BufferOutputStream()
+        self._schema = INDEX_SCHEMA.with_metadata(summary.to_metadata())
         self._writer = pq.ParquetWriter(
             self._stream,
-            INDEX_SCHEMA.with_metadata(summary.to_metadata()),
+            self._schema,
             compression="zstd",
             compression_level=3,
             use_dictionary=_DICTIONARY_COLUMNS,
@@ -238,13 +245,37 @@ class IndexWriter:
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
         if self._catalogue is not None:
             self._catalogue.add(table)
+            for start in range(0, table.num_rows, ROWS_PER_GROUP):
+                self._seal.add(table.slice(start, ROWS_PER_GROUP))
 
     def finish(self) -> pa.Buffer:
         """Return the bytes of the file."""
-        if self._catalogue is not None and hasattr(self._writer, "add_key_value_metadata"):  # pyarrow 16
-            self._writer.add_key_value_metadata({CATALOGUE_KEY: self._catalogue.finish().encode()})
         self._writer.close()
+        if isinstance(self._stream, io.BytesIO):
+            self._add_catalogue(self._stream)
+            return pa.py_buffer(self._stream.getbuffer())
         return self._stream.getvalue()
+
+    def _add_catalogue(self, stream: io.BytesIO) -> None:
+        """Write the footer again, with the catalogue, whose seal needs the places of the columns."""
+        assert self._catalogue is not None
+        end = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
+        rows = pq.read_metadata(stream)
+        with stream.getbuffer() as data:
+            catalogue = replace(self._catalogue.finish(), seal=self._seal.finish(rows, data))
+        with io.BytesIO() as footer:
+            with pq.ParquetWriter(footer, self._schema) as writer:
+                if not hasattr(writer, "add_key_value_metadata"):  # pyarrow 14 and 15
+                    return
+                writer.add_key_value_metadata({CATALOGUE_KEY: catalogue.encode()})
+            metadata = pq.read_metadata(footer)
+            metadata.append_row_groups(rows)
+            footer.seek(0)
+            metadata.write_metadata_file(footer)
+            stream.seek(end - _TAIL_BYTES - rows.serialized_size)
+            stream.truncate()
+            stream.write(footer.getvalue()[len(_MAGIC) :])
 
 
 def encode_index(

@@ -9,17 +9,18 @@ status and mode that occurs in the file. docs/format.md specifies the text. Plai
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tdcore.format.catalogue_details import DETAIL_LISTS, Details, DetailsBuilder
+from tdcore.format.packed import Ints, packed, unpacked
+from tdcore.format.seal import Seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,20 +28,19 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOGUE_COLUMNS",
     "CATALOGUE_KEY",
+    "PLAIN_COLUMNS",
     "Catalogue",
     "CatalogueBuilder",
     "CatalogueCheck",
     "decode_catalogue",
 ]
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-
 CATALOGUE_KEY = b"tdcore.catalogue"
 CATALOGUE_COLUMNS = ("mode", "mode_step", "step", "name", "kind", "status", "time_ns")
 _WORDS = ("mode", "name", "kind", "status")
 _STRETCH = ("rows", "mode", "mode_step", "step")
 _ENTRY = ("name", "kind", "status", "mode")
-_PLAIN = ("parts", "shard", "call", "ticket", "seq")  # columns that show whether rows are plain
+PLAIN_COLUMNS = ("parts", "shard", "call", "ticket", "seq")  # that show whether rows are plain
 _PLACE = ("call", "ticket", "seq")
 _MAX_CALL = 1 << 16
 _MAX_KEYS = 1 << 22  # combinations of texts for which a check has a table
@@ -63,6 +63,7 @@ class Catalogue:
             stretch no name and call occurs twice, and the rows are in order of ticket and seq. False if
             unknown.
         details: Entries of each stretch and totals of each entry; None if unknown.
+        seal: Checksums of the bytes of the columns that the catalogue describes; None if unknown.
     """
 
     words: Mapping[str, Sequence[str]]
@@ -71,6 +72,7 @@ class Catalogue:
     last_time_ns: int
     plain: bool = False
     details: Details | None = None
+    seal: Seal | None = None
 
     @property
     def rows(self) -> int:
@@ -81,14 +83,16 @@ class Catalogue:
         """The text of the catalogue in the metadata of a file."""
         document: dict[str, Any] = {
             "words": {name: list(self.words[name]) for name in _WORDS},
-            "stretches": {name: _packed(self.stretches[name]) for name in _STRETCH},
-            "entries": {name: _packed(self.entries[name]) for name in _ENTRY},
+            "stretches": {name: packed(self.stretches[name]) for name in _STRETCH},
+            "entries": {name: packed(self.entries[name]) for name in _ENTRY},
             "last_time_ns": self.last_time_ns,
             "plain": self.plain,
         }
         if self.details is not None:
-            lists = {name: _packed(column) for name, column in self.details.lists().items()}
+            lists = {name: packed(column) for name, column in self.details.lists().items()}
             document["details"] = {"dtypes": list(self.details.dtypes), **lists}
+        if self.seal is not None:
+            document["seal"] = self.seal.to_document()
         text = json.dumps(document, separators=(",", ":")).encode()
         return b"%08x" % zlib.crc32(text) + text
 
@@ -107,8 +111,8 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             raise ValueError("its checksum is wrong")
         document: dict[str, Any] = json.loads(text)
         words = {name: [str(word) for word in document["words"][name]] for name in _WORDS}
-        stretches = {name: _unpacked(document["stretches"][name], rows) for name in _STRETCH}
-        entries = {name: _unpacked(document["entries"][name], rows) for name in _ENTRY}
+        stretches = {name: unpacked(document["stretches"][name], rows) for name in _STRETCH}
+        entries = {name: unpacked(document["entries"][name], rows) for name in _ENTRY}
         found = Catalogue(
             words=words,
             stretches=stretches,
@@ -116,6 +120,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             last_time_ns=int(document["last_time_ns"]),
             plain=document.get("plain") is True,
             details=_details(document.get("details"), rows),
+            seal=None if document.get("seal") is None else Seal.of_document(document["seal"], rows),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
         raise ValueError(f"its catalogue cannot be read: {error!r}") from error
@@ -126,7 +131,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
 def _details(document: dict[str, Any] | None, rows: int) -> Details | None:
     if document is None:
         return None
-    lists = {name: _unpacked(document[name], rows) for name in DETAIL_LISTS}
+    lists = {name: unpacked(document[name], rows) for name in DETAIL_LISTS}
     return Details.of_lists(lists, [str(word) for word in document["dtypes"]])
 
 
@@ -150,24 +155,11 @@ def _check(catalogue: Catalogue, rows: int) -> None:
         catalogue.details.check(rows, len(catalogue.stretches["rows"]), len(catalogue.entries["name"]))
 
 
-def _packed(values: Ints) -> str:
-    """Numbers as text: base64 of zlib of the differences as little-endian int64."""
-    steps = np.diff(values, prepend=np.zeros(1, dtype=np.int64)).astype("<i8")
-    return base64.b64encode(zlib.compress(steps.tobytes(), 6)).decode()
-
-
-def _unpacked(text: str, rows: int) -> Ints:
-    """The numbers of a list, which has at most one number for each row of the file."""
-    packed = zlib.decompressobj()
-    data = packed.decompress(base64.b64decode(text, validate=True), 8 * rows + 1)
-    if not packed.eof or len(data) > 8 * rows or len(data) % 8:
-        raise ValueError("a list of numbers in its catalogue is too long, or is cut")
-    found: Ints = np.cumsum(np.frombuffer(data, dtype="<i8"), dtype=np.int64)
-    return found
-
-
 class CatalogueBuilder:
-    """Computes a catalogue from rows: call add() with each table of rows, in order, then finish()."""
+    """Computes a catalogue from rows: call add() with each table of rows, in order, then finish().
+
+    A catalogue of rows without PLAIN_COLUMNS is not plain. One without DETAIL_COLUMNS has no details.
+    """
 
     def __init__(self) -> None:
         self._words: dict[str, dict[str, int]] = {name: {} for name in _WORDS}
@@ -222,7 +214,7 @@ class CatalogueBuilder:
 
     def _check_plain(self, table: pa.Table, names: Ints) -> None:
         """Check whether the rows are plain, also together with the rows that the last table ended with."""
-        if not self._plain or not set(_PLAIN) <= set(table.column_names):
+        if not self._plain or not set(PLAIN_COLUMNS) <= set(table.column_names):
             self._plain = False
             return
         parts = np.asarray(table.column("parts").to_numpy())
@@ -285,6 +277,7 @@ class CatalogueCheck:
     columns = tuple(name for name in CATALOGUE_COLUMNS if name != "time_ns")
 
     def __init__(self, catalogue: Catalogue) -> None:
+        self.seal = catalogue.seal
         self._stretches = catalogue.stretches
         self._ends = np.cumsum(catalogue.stretches["rows"])
         self._codes = {

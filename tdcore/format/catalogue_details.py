@@ -55,6 +55,30 @@ class Details:
         """All columns by name."""
         return {name: self.totals[name] if name in _TOTALS else getattr(self, name) for name in DETAIL_LISTS}
 
+    def stretches_with(self, entries: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Mask of the stretches that have an entry of a mask."""
+        of_pattern = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        patterns = np.zeros(len(self.sizes), dtype=np.bool_)
+        patterns[of_pattern[entries[self.entries]]] = True
+        found: npt.NDArray[np.bool_] = patterns[self.pattern]
+        return found
+
+    def counted(self, stretches: npt.NDArray[np.bool_], rows: Ints) -> tuple[npt.NDArray[np.bool_], Ints]:
+        """The stretches that have one row of each of their entries, and the number of rows of each entry.
+
+        Args:
+            stretches: Mask of the stretches that are counted.
+            rows: The number of rows of each stretch.
+
+        Returns:
+            Mask of the counted stretches with one row of each entry, and the rows of each entry in them.
+        """
+        found = stretches & (rows == self.sizes[self.pattern])
+        of_pattern = np.bincount(self.pattern[found], minlength=len(self.sizes))
+        counts = np.zeros(len(self.totals["first"]), dtype=np.int64)
+        np.add.at(counts, self.entries, np.repeat(of_pattern, self.sizes))
+        return found, counts
+
     @classmethod
     def of_lists(cls, lists: Mapping[str, Ints], dtypes: Sequence[str]) -> Details:
         """Details from the columns that `lists` returned. Raises KeyError if one is missing."""

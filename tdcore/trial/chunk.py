@@ -34,6 +34,7 @@ __all__ = [
     "gather_codes",
     "joined_columns",
     "load",
+    "taken",
     "whole_column",
 ]
 
@@ -264,9 +265,9 @@ def gather(
         used = _used(chunks, starts, rows)
     load([chunk for chunk, _ in used], names)
     pieces: dict[str, list[pa.Array]] = {name: [] for name in names}
-    for taken in _each(lambda chunk, local: _taken(chunk.wide(names), local), used):
-        for name, column in taken.items():
-            pieces[name].append(column)
+    for columns in _each(lambda chunk, local: taken(chunk.wide(names), local), used):
+        for name, column in columns.items():
+            pieces[name] += column.chunks
     return joined_columns(pieces, order)
 
 
@@ -280,20 +281,20 @@ def gather_codes(
         )
     rows, order = _by_home(starts, rows)
 
-    def taken(chunk: Chunk, local: Rows | None) -> tuple[Codes, dict[str, pa.Array]]:
+    def read(chunk: Chunk, local: Rows | None) -> tuple[Codes, Columns]:
         assert isinstance(chunk, LazyChunk)
         codes, columns = chunk.read(narrow, wide)
-        if local is not None:
-            codes = {name: column[local] for name, column in codes.items()}
-        return codes, _taken(columns, local)
+        if local is None:
+            return codes, columns
+        return {name: column[local] for name, column in codes.items()}, taken(columns, local)
 
     codes: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in narrow}
     pieces: dict[str, list[pa.Array]] = {name: [] for name in wide}
-    for some, columns in _each(taken, _used(chunks, starts, rows)):
+    for some, columns in _each(read, _used(chunks, starts, rows)):
         for name, part in some.items():
             codes[name].append(part)
         for name, column in columns.items():
-            pieces[name].append(column)
+            pieces[name] += column.chunks
     joined = {name: np.concatenate(parts) for name, parts in codes.items()}
     if order is not None:
         back = np.argsort(order, kind="stable")
@@ -301,11 +302,13 @@ def gather_codes(
     return joined, joined_columns(pieces, order)
 
 
-def _taken(columns: Mapping[str, pa.ChunkedArray], local: Rows | None) -> dict[str, pa.Array]:
-    if local is None:
-        return {name: column.chunk(0) for name, column in columns.items()}
-    at = pa.array(local)
-    return {name: column.chunk(0).take(at) for name, column in columns.items()}
+def taken(columns: Columns, local: Rows | None) -> Columns:
+    """Some rows of columns without chunks. local: the rows; None: all rows."""
+    if local is None or not columns:
+        return columns
+    table = pa.record_batch([column.chunk(0) for column in columns.values()], names=list(columns))
+    found = table.take(pa.array(local))
+    return {name: pa.chunked_array([found.column(at)]) for at, name in enumerate(columns)}
 
 
 def _each(function: Callable[[Chunk, Rows | None], Any], used: Sequence[tuple[Chunk, Rows | None]]) -> Any:

@@ -49,3 +49,13 @@ class Entries:
                 codes = self.codes[name]  # of a file that was read after the search began, also new ones
                 mask &= test[np.minimum(codes, len(test) - 1)]
         return mask
+
+    def possible(self, tests: Mapping[str, Mask]) -> Mask | np.bool_:
+        """Mask of the stretches of the file that can have rows that pass all tests; see RowStore.find.
+
+        One value for all stretches if the catalogue has no details.
+        """
+        passing = self.passing(tests)
+        if self.details is None or passing.all() or not passing.any():
+            return passing.any()
+        return self.details.stretches_with(passing)

@@ -1,7 +1,6 @@
 """Blocks of a history: one statistic of the rows of many tensors, in blocks of whole steps.
 
-If a step is plain (Catalogue.plain) and of one worker, each row of it is a merged row, so the columns are
-taken as they are. Threads: see Trial.
+Rows of plain steps are taken as they are, see merge_blocks.py. Threads: see Trial.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.trial.merge_stats import merged_sources
-from tdcore.trial.statistics import DERIVED, derived_columns, merged_columns
+from tdcore.trial.merge_blocks import plain_rows
 from tdcore.trial.step_blocks import step_blocks
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader, Selection
 
-__all__ = ["HISTORY_STATISTICS", "merged_blocks", "plain_blocks", "plain_stretches"]
+__all__ = ["HISTORY_STATISTICS", "merged_blocks", "plain_blocks"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _BLOCK_ROWS = 200_000
-_TEXTS = ("shape", "shard", "status", "reason")  # columns of merged statistics that a history does not need
 _FINITE = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
 # Statistic of a history -> the columns of merged statistics that it needs.
 HISTORY_STATISTICS: dict[str, tuple[str, ...]] = {
@@ -45,16 +42,6 @@ HISTORY_STATISTICS: dict[str, tuple[str, ...]] = {
 }
 
 
-def plain_stretches(reader: Reader, chosen: Mask) -> Mask:
-    """Mask of the chosen stretches of plain files, without steps that have several chosen stretches."""
-    stretches = reader.index.stretches
-    found = chosen & reader.index.plain_stretches
-    at = np.flatnonzero(chosen)
-    _, number, count = np.unique(stretches.column("step")[at], return_inverse=True, return_counts=True)
-    found[at[count[number] > 1]] = False
-    return found
-
-
 def plain_blocks(
     reader: Reader, selection: Selection, stretches: Mask, statistic: str
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
@@ -64,21 +51,10 @@ def plain_blocks(
         Arrays with one element per row: name (code), stretch, value, and whether the value is known.
     """
     index = reader.index
-    columns = ["count", *HISTORY_STATISTICS[statistic]]
-    needed = [name for name in merged_sources(columns) if name not in _TEXTS]
-    rounded = [name for name in needed if name in ("mean", "m2")]
-    derived = [name for name in DERIVED if name in columns]
+    names = list(dict.fromkeys(("count", *HISTORY_STATISTICS[statistic])))
     if not stretches.any():
         return
-    for rows, codes, found in index.scan(selection.tests, stretches, ["name"], needed):
-        table = pa.table(found)
-        if rounded:  # as for several workers, with the rounding of a merge
-            every, whole = np.arange(len(rows)), np.ones(len(rows), dtype=np.bool_)
-            for name, (numbers, null) in merged_columns(table, every, whole, rounded).items():
-                at = table.schema.get_field_index(name)
-                table = table.set_column(at, name, pa.array(numbers, mask=null))
-        for name, array in derived_columns(derived, table).items():
-            table = table.append_column(name, array)
+    for rows, codes, table in plain_rows(reader, selection, stretches, names, ["name"]):
         yield {
             "name": codes["name"],
             "stretch": index.stretches.of(rows).astype(np.int32),

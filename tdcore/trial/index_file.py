@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tdcore.errors import RunCorrupt
 from tdcore.format import layout
 from tdcore.format.catalogue import (
     CATALOGUE_COLUMNS,
+    PLAIN_COLUMNS,
     Catalogue,
     CatalogueBuilder,
     CatalogueCheck,
@@ -172,9 +173,9 @@ def _open_lazily(
                 continue
         chunks.append(_lazy_chunk(piece, rows, file, dictionaries, cache, check))
         if catalogue is None:
-            table = piece.read(CATALOGUE_COLUMNS)
+            table = piece.read((*CATALOGUE_COLUMNS, *PLAIN_COLUMNS, "attempt", "worker"))
             builder.add(table if rows is None else table.take(pa.array(rows)))
-            narrow_arrays(piece.read(("attempt", "worker")), file, dictionaries)  # only to check them
+            narrow_arrays(table.select(["attempt", "worker"]), file, dictionaries)  # only to check them
     catalogue = builder.finish() if catalogue is None else catalogue
     for name, words in catalogue.words.items():
         _check_words(name, words, file)
@@ -198,21 +199,10 @@ def _lazy_chunk(
     rows: rows of the piece to keep; None: all rows. check: compares the rows with the catalogue of the file
     at the first read; None: the catalogue was made from the rows.
     """
-    unchecked = [] if check is None else [check]
+    read = piece.read if check is None else _Checked(piece, file, dictionaries, check).read
 
     def load(names: Sequence[str]) -> pa.Table:
-        wanted = _with_related(names)
-        if unchecked:
-            table = piece.read(list(dict.fromkeys([*wanted, "attempt", "worker", *CatalogueCheck.columns])))
-            narrow_arrays(table.select(["attempt", "worker"]), file, dictionaries)  # only to check them
-            try:
-                unchecked[0].check(table, piece.first)
-            except ValueError as error:
-                raise RunCorrupt(f"{file.index_key} is damaged: {error}; restore it from a copy") from error
-            unchecked.clear()
-            table = table.select(wanted)
-        else:
-            table = piece.read(wanted)
+        table = read(_with_related(names))
         return table if rows is None or len(rows) == piece.rows else table.take(pa.array(rows))
 
     return LazyChunk(
@@ -223,6 +213,68 @@ def _lazy_chunk(
         number=cache.next_number(),
         cache=cache,
     )
+
+
+class _Checked:
+    """Columns of row groups, whose steps and names are compared with the catalogue at the first read.
+
+    They are not decoded if the catalogue has a seal of their bytes.
+    """
+
+    def __init__(
+        self, piece: RowGroups, file: layout.FileRange, dictionaries: TextDictionaries, check: CatalogueCheck
+    ) -> None:
+        self._piece = piece
+        self._file = file
+        self._dictionaries = dictionaries
+        self._check: CatalogueCheck | None = check
+        self._constants: dict[str, int] = {}
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Columns of all rows. Raises RunCorrupt."""
+        check = self._check
+        if check is not None:
+            if not self._is_sealed(check):
+                return self._compared(check, names)
+            self._check = None
+        lacking = [name for name in names if name not in self._constants]
+        table = self._piece.read(lacking) if lacking else None
+        if len(lacking) == len(names):
+            return table
+        return self._with_constants(table, names)
+
+    def _is_sealed(self, check: CatalogueCheck) -> bool:
+        seal, file = check.seal, self._file
+        if seal is None or (seal.worker, seal.attempt) != (file.worker, file.attempt):
+            return False
+        constants = self._piece.constants(seal)
+        self._constants = constants or {}
+        return constants is not None
+
+    def _compared(self, check: CatalogueCheck, names: Sequence[str]) -> pa.Table:
+        table = self._piece.read(list(dict.fromkeys([*names, "attempt", "worker", *CatalogueCheck.columns])))
+        narrow_arrays(table.select(["attempt", "worker"]), self._file, self._dictionaries)  # to check them
+        try:
+            check.check(table, self._piece.first)
+        except ValueError as error:
+            raise RunCorrupt(f"{self._file.index_key} is damaged: {error}; restore it from a copy") from error
+        self._check = None
+        return table.select(names)
+
+    def _with_constants(self, table: pa.Table | None, names: Sequence[str]) -> pa.Table:
+        schema = pa.schema([layout.index_schema().field(name) for name in names])
+        columns = [
+            _repeated(self._constants[name], schema.field(name).type, self._piece.rows)
+            if table is None or name in self._constants
+            else table.column(name)
+            for name in names
+        ]
+        return pa.table(columns, schema=schema)
+
+
+@lru_cache(maxsize=16)  # row groups have few different sizes
+def _repeated(value: int, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _with_related(names: Sequence[str]) -> list[str]:

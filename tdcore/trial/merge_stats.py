@@ -39,7 +39,14 @@ from tdcore.trial.statistics import (
 )
 from tdcore.trial.worker_order import worker_order
 
-__all__ = ["MERGED_COLUMNS", "checked_columns", "merged_sources", "merged_table"]
+__all__ = [
+    "MERGED_COLUMNS",
+    "checked_columns",
+    "merged_sources",
+    "merged_table",
+    "plain_sources",
+    "plain_table",
+]
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -87,6 +94,41 @@ def merged_table(index: Index, captures: Captures, columns: Sequence[str] | None
     for name, array in derived_columns([name for name in DERIVED if name in names], made).items():
         made = made.append_column(name, array)
     return made.take(pa.array(_in_order(index, rows[order[starts]]))).select(names)
+
+
+def plain_table(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The columns `names` of merged_table() if each row is a whole tensor of one worker, in the same order.
+
+    table: the columns plain_sources(names) of these rows.
+    """
+    every, whole = np.arange(len(table)), np.ones(len(table), dtype=np.bool_)
+    statistics = [name for name in _MERGED if name in table.column_names and _changes(table, name)]
+    for name, (values, null) in merged_columns(table, every, whole, statistics).items():
+        table = with_column(table, name, _array(table, name, values, null))
+    if "workers" in names:
+        absent = pc.equal(table.column("status").cast(pa.string()), "absent")
+        table = table.append_column("workers", pc.invert(absent).cast(pa.int64()))
+    for name, array in derived_columns([name for name in DERIVED if name in names], table).items():
+        table = table.append_column(name, array)
+    fields = [f.with_nullable(True) if f.name in (*_MERGED, "time_ns") else f for f in table.schema]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)).select(names)
+
+
+def _changes(table: pa.Table, name: str) -> bool:
+    """Whether a merge of one row can change the column: by rounding, or because of nulls."""
+    if name in ("mean", "m2", "log2_first", "log2_counts", "status", "reason"):
+        return True
+    return bool(table.column(name).null_count) or bool(
+        "count" in table.column_names and table.column("count").null_count
+    )
+
+
+def plain_sources(names: Sequence[str]) -> list[str]:
+    """The columns of the index from which plain_table() makes these columns."""
+    needed = dict.fromkeys(merged_sources(names))
+    texts = {name for name in ("shape", "shard", "reason") if name not in names}
+    texts |= set() if {"status", "workers", "reason"} & set(names) else {"status"}
+    return [name for name in needed if name not in texts]
 
 
 def merged_sources(names: Sequence[str] | None) -> list[str]:

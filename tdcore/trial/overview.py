@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.errors import RunCorrupt
 from tdcore.modes import ModeKeys
-from tdcore.trial.history_blocks import HISTORY_STATISTICS, merged_blocks, plain_blocks, plain_stretches
+from tdcore.trial.history_blocks import HISTORY_STATISTICS, merged_blocks, plain_blocks
+from tdcore.trial.merge_blocks import plain_stretches
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader, Selection
@@ -158,6 +160,7 @@ def condensed(
     shares = _Shares(_sizes(reader, selection), width)
     for block in plain_blocks(reader, selection, plain, statistic):
         shares.add(block, _by_name(reader, block["name"]))
+    shares.check()
     codes = np.flatnonzero(shares.sizes)
     last = _last_rows(reader, selection, codes, reader.index.stretches.column("step")[shares.last[codes]])
     texts = reader.index.texts("name")
@@ -189,7 +192,8 @@ class _Shares:
         counts, codes = np.diff(firsts, append=len(names)), names[firsts]
         rank = np.arange(len(names)) - np.repeat(firsts - self._seen[codes], counts)
         size = self.sizes[names]
-        share = np.where(size <= self._width, rank, ((rank + 1) * self._width - 1) // size)
+        share = np.where(size <= self._width, rank, ((rank + 1) * self._width - 1) // np.maximum(size, 1))
+        share = np.minimum(share, self._width - 1)  # more rows than counted: check() raises
         key = names * np.int64(self._width) + share
         starts = np.flatnonzero(np.diff(key, prepend=-1))
         usable = known & (np.isfinite(values) | (size <= self._width))  # a short history is returned as it is
@@ -197,6 +201,11 @@ class _Shares:
         self._counts[key[starts]] += np.add.reduceat(usable.astype(np.int64), starts)
         self._seen[codes] += counts
         self.last[codes] = block["stretch"][order][firsts + counts - 1]
+
+    def check(self) -> None:
+        """Raise RunCorrupt unless each tensor had the number of rows that was counted."""
+        if not np.array_equal(self._seen, self.sizes):
+            raise RunCorrupt("an index file has other rows than its catalogue counts: the file is damaged")
 
     def means(self, code: int) -> list[float | None]:
         """The means of one tensor; None for a share without a value."""
@@ -214,9 +223,18 @@ def _selection(reader: Reader, names: Iterable[str], step: int | None, mode: Mod
 
 
 def _sizes(reader: Reader, selection: Selection) -> Ints:
-    """The number of rows of each tensor, by code."""
-    sizes = np.zeros(len(reader.index.dictionaries["name"]), dtype=np.int64)
-    for _, codes, _ in reader.index.scan(selection.tests, selection.stretches, ["name"], ()):
+    """The number of rows of each tensor, by code. Rows that catalogues count are not read."""
+    index, stretches = reader.index, reader.index.stretches
+    sizes, rest = np.zeros(len(index.dictionaries["name"]), dtype=np.int64), selection.stretches.copy()
+    for entries in index.entries:
+        if entries.details is None:
+            continue
+        part = slice(*np.searchsorted(stretches.first, (entries.first, entries.end)).tolist())
+        counted, rows = entries.details.counted(rest[part], stretches.lengths[part])
+        passing = entries.passing(selection.tests)
+        np.add.at(sizes, entries.codes["name"][passing], rows[passing])
+        rest[part] &= ~counted
+    for _, codes, _ in index.scan(selection.tests, rest, ["name"], ()) if rest.any() else ():
         sizes += np.bincount(codes["name"], minlength=len(sizes))
     return sizes
 

@@ -29,6 +29,7 @@ from tdcore.trial.chunk import whole_column
 from tdcore.trial.index_schema import as_type, check_schema
 
 if TYPE_CHECKING:
+    from tdcore.format.seal import Seal
     from tdcore.sinks import Sink
 
 __all__ = [
@@ -81,12 +82,17 @@ def reading(key: str, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The bytes of an index file. mapping: its memory map; None if it was read into memory.
+    """The bytes of an index file.
 
-    idle: Opened readers of the file that no thread uses now.
+    Attributes:
+        file: The bytes, for Parquet readers.
+        view: The bytes.
+        mapping: Memory map of the file; None if it was read into memory.
+        idle: Opened readers of the file that no thread uses now.
     """
 
     file: pa.BufferReader
+    view: memoryview
     mapping: mmap.mmap | None = None
     idle: deque[pq.ParquetFile] = field(default_factory=deque)
 
@@ -104,14 +110,18 @@ def open_source(sink: Sink, root: Path | None, key: str) -> Source:
                 size = os.fstat(descriptor).st_size
                 if size >= _MAPPED_BYTES:
                     mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-                    return Source(file=pa.BufferReader(pa.py_buffer(mapping)), mapping=mapping)
+                    return _source(mapping, mapping)
         except FileNotFoundError as error:
             raise SinkKeyError(f"{key} does not exist any more") from error
         except UnsafeFile:
             raise
         except OSError:
             pass  # the sink raises its own error
-    return Source(file=pa.BufferReader(sink.get(key)))
+    return _source(sink.get(key))
+
+
+def _source(data: bytes | mmap.mmap, mapping: mmap.mmap | None = None) -> Source:
+    return Source(file=pa.BufferReader(pa.py_buffer(data)), view=memoryview(data), mapping=mapping)
 
 
 def open_parquet(source: Source, key: str) -> pq.ParquetFile:
@@ -176,11 +186,18 @@ def check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
-    """Neighbouring row groups of a file: first row, number of rows, and `read` for their columns."""
+    """Neighbouring row groups of a file.
+
+    Attributes:
+        first, rows: The first row in the file, and the number of rows.
+        read: Reads columns of the rows.
+        constants: The columns whose values are all equal, from a seal; None if the seal is of other bytes.
+    """
 
     first: int
     rows: int
     read: Callable[[Sequence[str]], pa.Table]
+    constants: Callable[[Seal], dict[str, int] | None]
 
 
 def pieces_of(parquet: pq.ParquetFile, source: Source, key: str) -> list[RowGroups]:
@@ -194,9 +211,20 @@ def pieces_of(parquet: pq.ParquetFile, source: Source, key: str) -> list[RowGrou
         rows += metadata.row_group(group).num_rows
         if rows >= _PIECE_ROWS or group == metadata.num_row_groups - 1:
             read = partial(_read_groups, source, metadata, key, tuple(groups), rows)
-            pieces.append(RowGroups(first=first, rows=rows, read=read))
+            constants = partial(_constants, source, metadata, key, tuple(groups))
+            pieces.append(RowGroups(first=first, rows=rows, read=read, constants=constants))
             first, rows, groups = first + rows, 0, []
     return [piece for piece in pieces if piece.rows]
+
+
+def _constants(
+    source: Source, metadata: Any, key: str, groups: Sequence[int], seal: Seal
+) -> dict[str, int] | None:
+    with reading(key, "reading its footer"):
+        if not seal.matches(metadata, groups, source.view):
+            return None
+    first, *others = (seal.constants(group) for group in groups)
+    return {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
 
 
 def _read_groups(

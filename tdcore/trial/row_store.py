@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import RunCorrupt
-from tdcore.trial.chunk import Chunk, Codes, Columns, LazyChunk, joined_columns
+from tdcore.trial.chunk import Chunk, Codes, Columns, LazyChunk, joined_columns, taken
 from tdcore.trial.held import Held
 from tdcore.trial.index_file import NARROW
 from tdcore.trial.row_columns import RowColumns, Rows
@@ -48,6 +48,7 @@ class RowStore(RowColumns):
         """
         if not tests and stretches is not None and not first:
             return self.stretches.rows_of(np.flatnonzero(stretches))
+        stretches = self._possible(tests, stretches)
         found = [np.empty(0, dtype=np.int64)]
         for begin, end, chunk in self._parts():
             if end <= first:
@@ -55,16 +56,10 @@ class RowStore(RowColumns):
             if not isinstance(chunk, LazyChunk):
                 found.append(self._find_in_memory(begin, end, tests, stretches))
                 continue
-            mask = None if self._excluded(begin, tests) else self._searched(begin, end, stretches)
-            if mask is None:
-                continue
-            codes = chunk.codes([name for name in tests if name not in IN_STRETCH])
-            for name, test in tests.items():
-                if name in IN_STRETCH:
-                    mask &= test[self.narrow(name, np.arange(begin, end))]
-                else:
-                    mask &= _passing(test, codes[name])
-            found.append(begin + np.flatnonzero(mask))
+            mask = self._searched(begin, end, stretches)
+            if mask is not None:
+                codes = chunk.codes(_tested(tests))
+                found.append(begin + self._passing(begin, end, mask, tests, codes))
         rows: Rows = np.concatenate(found)
         return rows[rows >= first] if first else rows
 
@@ -124,33 +119,25 @@ class RowStore(RowColumns):
 
         See `find`.
         """
+        stretches = self._possible(tests, stretches)
+        keep = len(self) <= _MANY_ROWS
         for begin, end, chunk in self._parts():
             if not isinstance(chunk, LazyChunk):
                 rows = self._find_in_memory(begin, end, tests, stretches)
                 if len(rows):
                     yield rows, *self._fetch(narrow, wide, rows)
                 continue
-            if self._excluded(begin, tests):
-                continue
             mask = self._searched(begin, end, stretches)
             if mask is None:
                 continue
-            keep = len(self) <= _MANY_ROWS
-            tested = [name for name in tests if name not in IN_STRETCH]
-            codes, columns = chunk.read(list(dict.fromkeys([*tested, *narrow])), wide, keep=keep)
-            for name, test in tests.items():
-                if name in IN_STRETCH:
-                    mask &= test[self.narrow(name, np.arange(begin, end))]
-                else:
-                    mask &= _passing(test, codes[name])
-            local = np.flatnonzero(mask)
+            codes, columns = chunk.read([*dict.fromkeys([*_tested(tests), *narrow])], wide, keep=keep)
+            local = self._passing(begin, end, mask, tests, codes)
             if not len(local):
                 continue
             codes = {name: codes[name] for name in narrow}
-            if len(local) < len(mask):
-                at = pa.array(local)
+            if len(local) < end - begin:
                 codes = {name: column[local] for name, column in codes.items()}
-                columns = {name: column.take(at) for name, column in columns.items()}
+                columns = taken(columns, local)
             yield begin + local, codes, columns
 
     @contextmanager
@@ -196,9 +183,30 @@ class RowStore(RowColumns):
         if begin < self._rows:
             yield begin, self._rows, None
 
-    def _excluded(self, row: int, tests: Mapping[str, Mask]) -> bool:
-        """Whether no row passes the tests in the file with this row."""
-        return any(each.first <= row < each.end and not each.passing(tests).any() for each in self.entries)
+    def _possible(self, tests: Mapping[str, Mask], stretches: Mask | None) -> Mask | None:
+        """The stretches without those in which no row passes the tests, as far as the catalogues show it."""
+        if not tests or not self.entries:
+            return stretches
+        found = np.ones(len(self.stretches), dtype=np.bool_) if stretches is None else stretches.copy()
+        for each in self.entries:
+            first, end = np.searchsorted(self.stretches.first, (each.first, each.end)).tolist()
+            if found[first:end].any():
+                found[first:end] &= each.possible(tests)
+        return found
+
+    def _passing(
+        self, begin: int, end: int, mask: Mask, tests: Mapping[str, Mask], codes: Codes
+    ) -> npt.NDArray[np.int64]:
+        """Positions of the rows of a mask that pass all tests, among the rows begin..end-1 of a chunk."""
+        whole = bool(mask.all())
+        for name, test in tests.items():
+            if name in IN_STRETCH:
+                passing = test[self.narrow(name, np.arange(begin, end))]
+            else:
+                passing = _passing(test, codes[name])
+            mask = passing if whole else mask & passing
+            whole = False
+        return np.flatnonzero(mask)
 
     def _searched(self, begin: int, end: int, stretches: Mask | None) -> Mask | None:
         """Mask of the rows begin..end-1 that are searched; None if there are none."""
@@ -210,10 +218,17 @@ class RowStore(RowColumns):
         chosen = stretches[low:high]
         if not chosen.any():
             return None
+        if chosen.all():
+            return np.ones(end - begin, dtype=np.bool_)
         bounds = np.clip(
             np.append(first[low:high], self._rows if high == len(first) else first[high]), begin, end
         )
         return np.repeat(chosen, np.diff(bounds))
+
+
+def _tested(tests: Mapping[str, Mask]) -> list[str]:
+    """The columns of tests that are not in stretches."""
+    return [name for name in tests if name not in IN_STRETCH]
 
 
 def _passing(test: Mask, codes: npt.NDArray[Any]) -> Mask:

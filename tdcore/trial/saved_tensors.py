@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.trial.step_blocks import whole_steps
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -114,10 +116,8 @@ def _blocks(reader: Reader) -> Iterator[tuple[Ints, Ints]]:
     new = np.ones(len(chosen), dtype=np.bool_)
     new[1:] = (modes[1:] != modes[:-1]) | (steps[1:] != steps[:-1])
     number = np.cumsum(new) - 1
-    rows_before = np.cumsum(stretches.lengths[chosen]) - stretches.lengths[chosen]
-    block = (rows_before // _BLOCK_ROWS)[np.flatnonzero(new)][number]  # that of the first stretch of the step
-    for part in np.split(np.arange(len(chosen)), np.flatnonzero(np.diff(block)) + 1):
-        yield chosen[part], number[part]
+    for block in whole_steps(number, stretches.lengths[chosen], _BLOCK_ROWS):
+        yield chosen[block], number[block]
 
 
 def _distinct(names: Ints, steps: Ints, size: int) -> Ints:

@@ -211,8 +211,10 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
         total = np.add.reduceat(finite, starts)
         means = np.where(finite > 0, _numbers(parts, "mean"), 0.0)
         mean = np.add.reduceat(means * finite, starts) / total
-        if not np.isfinite(mean[total > 0]).all():  # the sum exceeds the range of float64, the mean does not
-            mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
+        large = (total > 0) & ~np.isfinite(mean)
+        if large.any():  # the sum exceeds the range of float64, the mean does not
+            shares = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
+            mean = np.where(large, shares, mean)
         m2 = (
             np.where(finite > 0, _numbers(parts, "m2"), 0.0)
             if "m2" in parts.column_names

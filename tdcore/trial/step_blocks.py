@@ -6,6 +6,7 @@ Threads: see Trial.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader, Selection
 
-__all__ = ["step_blocks"]
+__all__ = ["step_blocks", "whole_steps"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -32,18 +33,28 @@ def step_blocks(reader: Reader, selection: Selection, stretches: Mask, block_row
     index, every = reader.index, reader.index.stretches
     chosen = np.flatnonzero(stretches)
     chosen = chosen[np.argsort(every.column("step")[chosen], kind="stable")]
-    steps, sizes = every.column("step")[chosen], every.lengths[chosen]
-    of_block = (np.cumsum(sizes) - 1) // block_rows
-    new_step = np.diff(steps, prepend=steps[:1] - 1) != 0
-    starts = [0]
-    for at in np.flatnonzero(new_step[1:]) + 1:
-        if of_block[at] != of_block[starts[-1]]:
-            starts.append(int(at))
-    for begin, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
-        if begin == end:
-            continue
+    for block in whole_steps(every.column("step")[chosen], every.lengths[chosen], block_rows):
         mask = np.zeros(len(every), dtype=np.bool_)
-        mask[chosen[begin:end]] = True
+        mask[chosen[block]] = True
         rows = reader.meant(index.find(selection.tests, mask), selection)
         if len(rows):
             yield rows
+
+
+def whole_steps(steps: Ints, rows: Ints, block_rows: int) -> Iterator[slice]:
+    """Blocks of neighbouring elements, such as stretches. All elements of a step are in one block.
+
+    Args:
+        steps: The step of each element; those of one step are neighbours.
+        rows: The number of rows of each element.
+        block_rows: Approximate number of rows of a block.
+    """
+    if not len(steps):
+        return
+    new = np.ones(len(steps), dtype=np.bool_)
+    new[1:] = steps[1:] != steps[:-1]
+    before = np.cumsum(rows) - rows
+    block = (before[new] // block_rows)[np.cumsum(new) - 1]  # that of the first element of the step
+    cuts = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(steps)]
+    for begin, end in pairwise(cuts):
+        yield slice(begin, end)

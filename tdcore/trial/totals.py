@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.trial.step_blocks import whole_steps
 from tdcore.trial.tensor_list import MODE_ORDER, detailed
 
 if TYPE_CHECKING:
@@ -59,9 +60,8 @@ def _payload_bytes(reader: Reader, visible: Mask) -> int:
         total += int(entries.details.totals["nbytes"].sum())
         rest[of_file] = False
     chosen = np.flatnonzero(rest)
-    block = (np.cumsum(index.stretches.lengths[chosen]) - 1) // _BLOCK_ROWS
-    for part in np.split(chosen, np.flatnonzero(np.diff(block)) + 1) if len(chosen) else ():
-        rows = index.stretches.rows_of(part)
+    for block in whole_steps(chosen, index.stretches.lengths[chosen], _BLOCK_ROWS):
+        rows = index.stretches.rows_of(chosen[block])
         with index.hold(rows, ("segment", "nbytes")):
             total += int(index.column("nbytes")[rows][index.column("segment")[rows] >= 0].sum())
     return total

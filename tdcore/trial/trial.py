@@ -20,6 +20,7 @@ from tdcore.trial.model_order import in_model_order
 from tdcore.trial.notebook import trial_html
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.tensor_list import first_rows
+from tdcore.trial.trial_follow import TrialFollow
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
 from tdcore.trial.view import patterns
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Trial"]
 
 
-class Trial(TrialSteps, TrialTables):
+class Trial(TrialSteps, TrialTables, TrialFollow):
     """A run that is open for reading. Created by create_trial().
 
     Every method first reads new data of the run. Within `no_refresh` it does not.

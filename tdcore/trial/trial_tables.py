@@ -7,24 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from tdcore.format import layout
 from tdcore.format.system import SYSTEM_FILES
 from tdcore.modes import ModeKeys
 from tdcore.trial.compare_workers import compare_workers
-from tdcore.trial.merge_stats import merged_sources
+from tdcore.trial.merge_blocks import merged_statistics
 from tdcore.trial.overview import Condensed, Overview, condensed, overviews
 from tdcore.trial.profiles import Profile, read_profiles
 from tdcore.trial.reader import Selection, Steps
-from tdcore.trial.row_columns import Rows
 from tdcore.trial.row_files import read_rows
 from tdcore.trial.saved_tensors import SavedSteps, first_saved_rows, saved_steps
+from tdcore.trial.shard_rows import newest_shards
 from tdcore.trial.statistics import needed_columns
 from tdcore.trial.step_blocks import step_blocks
 from tdcore.trial.step_times import joined_steps, of_mode, read_step_times
-from tdcore.trial.tensor_list import ListedTensor, last_rows_of_details, list_tensors
+from tdcore.trial.tensor_list import ListedTensor, list_tensors
 from tdcore.trial.totals import Totals, totals
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
@@ -72,11 +71,12 @@ class TrialTables(TrialRun):
             regex_or_names, steps, mode, kinds, workers, attempt,
             tensors_only=kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)),
         )  # fmt: skip
-        needed = merged_sources(columns) if merged else needed_columns(columns)
-        with reader.selected(chosen, needed) as rows:
+        if merged:
+            return merged_statistics(reader, chosen, columns, incomplete=show_incomplete_steps)
+        with reader.selected(chosen, needed_columns(columns)) as rows:
             if not show_incomplete_steps:
                 rows = rows[reader.complete(rows)]
-            return reader.merged(rows, columns) if merged else reader.stats(rows, columns)
+            return reader.stats(rows, columns)
 
     def stats_batches(
         self,
@@ -241,20 +241,15 @@ class TrialTables(TrialRun):
         with index.found(chosen.tests, chosen.stretches, names) as rows:
             return index.table(self._reader.meant(rows, chosen), names)
 
-    def rows_of_parts(
+    def newest_shards(
         self, regex_or_names: str | Iterable[str] | None = None, *, columns: Sequence[str]
     ) -> pa.Table:
-        """Rows of tensors that may be stored in parts, with the last row of each tensor, see rows().
+        """For each tensor and worker its last row that is a shard of a larger tensor, as stored, see rows().
 
-        Rows of large files are left out if their catalogue shows that they are whole tensors, and if it has
-        the last row of the tensor.
+        Tensors without shards are left out.
         """
-        index = self._reader.index
         chosen = self._selected(regex_or_names, None, None, None, None, None)
-        stretches = chosen.stretches & ~index.plain_stretches
-        found = last_rows_of_details(self._reader, chosen, stretches)
-        rows = np.sort(np.concatenate([*found, index.find(chosen.tests, stretches)]))
-        return index.table(rows, columns)
+        return self._reader.index.table(newest_shards(self._reader, chosen), columns)
 
     def system(self, *, workers: str | Iterable[str] | None = None, attempt: int | None = None) -> pa.Table:
         """Samples of the machine and of the trainer's processes, sorted by time.
@@ -329,63 +324,6 @@ class TrialTables(TrialRun):
             return self._reader.progress.attempts
         self._reader.check_attempt(chosen)
         return [chosen]
-
-    def next_complete(self) -> pa.Table:
-        """Statistics of the steps that became complete since the last call. Every row is returned once.
-
-        This method is for programs that follow a run. The columns are the same as in stats(). The number of a
-        complete step (column `step`, see Trial.steps) is final, with two exceptions: a worker that counted as
-        dead continues, or the first worker begins a mode that only other workers had so far. If a tensor is
-        saved again at a step that was returned before, the new row is returned too.
-        """
-        return self._reader.stats(self._reader.tensors_only(self._newly_complete()))
-
-    def next_complete_batches(
-        self, columns: Sequence[str] | None = None, *, batch_rows: int = 1 << 16
-    ) -> Iterator[pa.Table]:
-        """The rows of next_complete() in several tables of whole steps, in order of steps.
-
-        Read all tables: the rows of the others are not returned again.
-
-        Args:
-            columns: Names of columns; see stats(). "ticket" is the number of the record of a row.
-            batch_rows: Approximate number of rows of a table. A step with more rows is one table.
-        """
-        rows = self._newly_complete()
-        steps = self._reader.index.column("step")[rows]
-        rows, steps = rows[np.argsort(steps, kind="stable")], np.sort(steps)
-        ends = np.append(np.flatnonzero(np.diff(steps)) + 1, len(rows))
-        first = 0
-        for end in ends.tolist():
-            if end > first and (end - first >= batch_rows or end == len(rows)):
-                yield self._reader.stats(self._reader.tensors_only(np.sort(rows[first:end])), columns)
-                first = end
-
-    def complete_tickets(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Ranges of tickets, by worker and attempt, that have no rows for next_complete() to return."""
-        index, view = self._reader.index, self._reader.view
-        pending = np.flatnonzero(view.visible[: len(self._shown)] & ~self._shown)
-        pending = np.append(pending, np.arange(len(self._shown), len(index)))
-        workers, attempts, tickets = (index.column(name)[pending] for name in ("worker", "attempt", "ticket"))
-        found = {}
-        for worker, attempt in index.homes:
-            mine = (workers == index.dictionaries["worker"].code(worker)) & (attempts == attempt)
-            end = int(tickets[mine].min(initial=index.end(worker, attempt)))
-            ranges = index.tickets(worker, attempt)
-            found[worker, attempt] = [(first, min(last, end - 1)) for first, last in ranges if first < end]
-        return found
-
-    def _newly_complete(self) -> Rows:
-        """The rows of the steps that became complete since the last call."""
-        reader = self._reader
-        reader.auto_refresh()
-        shown = np.zeros(len(reader.index), dtype=np.bool_)
-        shown[: len(self._shown)] = self._shown
-        rows = np.flatnonzero(reader.view.visible & ~shown)
-        rows = rows[reader.complete(rows)]
-        shown[rows] = True
-        self._shown = shown
-        return rows
 
     def _selected(
         self,

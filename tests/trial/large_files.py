@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tdcore.flusher import index_table
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder
-from tdcore.trial import index_file, parquet_file, view
+from tdcore.format.layout import INDEX_SCHEMA
+from tdcore.trial import index_file, merge_blocks, parquet_file, view
 from tests.trial.writer import RunWriter
 
 EVERY_FILE, NO_FILE = 1, 1 << 40
@@ -22,12 +26,15 @@ EVERY_FILE, NO_FILE = 1, 1 << 40
 def large_files(rows: int, piece: int = 3) -> Iterator[None]:
     """Within the block, files with at least this number of rows are large; chunks have `piece` rows.
 
-    The rows of two tensors are searched, and those of further tensors are sorted.
+    The rows of two tensors are searched, and those of further tensors are sorted. Blocks of whole steps of
+    runs with large files have about 5 rows.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_file, "LAZY_ROWS", rows)
         patch.setattr(parquet_file, "_PIECE_ROWS", piece)
         patch.setattr(view, "_SEARCHES", 2)
+        if rows == EVERY_FILE:
+            patch.setattr(merge_blocks, "_BLOCK_ROWS", 5)
         yield
 
 
@@ -58,3 +65,15 @@ def merged_file(root: Path) -> tuple[Path, pa.Table]:
     table = pq.read_table(path)
     rewrite(path, groups=10)
     return path, table
+
+
+def seal(path: Path, *, groups: int = 6) -> None:
+    """Write an index file again as a merge does, with a sealed catalogue and small row groups."""
+    table = pq.read_table(path)
+    metadata = {key: text for key, text in table.schema.metadata.items() if key != CATALOGUE_KEY}
+    summary: Any = SimpleNamespace(to_metadata=lambda: metadata)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_table, "ROWS_PER_GROUP", groups)
+        writer = index_table.IndexWriter(summary, catalogue=True)
+        writer.write(table.select(INDEX_SCHEMA.names).replace_schema_metadata().cast(INDEX_SCHEMA))
+        path.write_bytes(writer.finish())

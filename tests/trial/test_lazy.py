@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
+from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import RunCorrupt, TdcoreError
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder, decode_catalogue
 from tdcore.modes import ModeKeys
 from tdcore.sinks import LocalSink
 from tdcore.trial import Index, Trial, create_trial
-from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, merged_file, rewrite
+from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, merged_file, rewrite, seal
 from tests.trial.writer import RunWriter, place
 
 NAMES = ("a", "b", "c", "loss", "epoch")
@@ -71,6 +72,11 @@ class Writing:
             builder.add(table)
             metadata = {**table.schema.metadata, CATALOGUE_KEY: builder.finish().encode()}
             pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=4)
+
+    def seal(self) -> None:
+        """Write each index file again with a sealed catalogue, as a merge does."""
+        for path in self._root.glob("index/*/*.parquet"):
+            seal(path, groups=4)
 
     def do(self, kind: str, what: Any) -> None:
         """Do one action."""
@@ -131,6 +137,8 @@ def answers(trial: Trial) -> dict[str, Any]:
         "order": trial.in_model_order(),
         "combinations": sorted(trial.combinations(("name", "kind", "status", "mode", "worker"))),
         "saved steps": trial.saved_steps(),
+        "shards": trial.newest_shards(columns=("name", "worker", "step", "shape", "shard")).to_pylist(),
+        "sharding": sharding_texts(trial, None),
         "first saved rows": {
             row["name"]: row
             for row in trial.first_saved_rows(("name", "worker", "ticket", "seq")).to_pylist()
@@ -165,6 +173,19 @@ def check_saved(found: dict[str, Any]) -> None:
     assert found["first saved rows"] == first
     valued = {row["name"] for row in rows if row["nbytes"] is not None}
     assert found["saved steps"] == {name: (len(steps[name]), name in valued) for name in steps}
+
+
+def check_shards(found: dict[str, Any]) -> None:
+    """Compare the newest shards with the rows themselves."""
+    newest = {
+        (row["name"], row["worker"]): {
+            name: row[name] for name in ("name", "worker", "step", "shape", "shard")
+        }
+        for row in found["rows"]
+        if row["shard"] is not None and row["shape"] is not None
+    }
+    assert len(found["shards"]) == len(newest)
+    assert all(row in found["shards"] for row in newest.values())
 
 
 def values(trial: Trial) -> dict[str, Any]:
@@ -221,6 +242,7 @@ def test_lazy_readers_give_the_answers_of_a_reader_with_all_rows_in_memory(
         for key, answer in new[NO_FILE].items():
             assert same(new[EVERY_FILE][key], answer), key
         check_saved(new[NO_FILE])
+        check_shards(new[NO_FILE])
         with large_files(EVERY_FILE):
             lazily = answers(followed[EVERY_FILE])
         with large_files(NO_FILE):
@@ -228,10 +250,11 @@ def test_lazy_readers_give_the_answers_of_a_reader_with_all_rows_in_memory(
         for key, answer in in_memory.items():
             assert same(lazily[key], answer), key
         assert same(asked(root, values, EVERY_FILE), asked(root, values, NO_FILE))
-        writing.add_catalogues()
-        with_catalogues = asked(root, answers, EVERY_FILE)
-        for key, answer in new[NO_FILE].items():
-            assert same(with_catalogues[key], answer), key
+        for change in (writing.add_catalogues, writing.seal):
+            change()
+            with_catalogues = asked(root, answers, EVERY_FILE)
+            for key, answer in new[NO_FILE].items():
+                assert same(with_catalogues[key], answer), key
 
 
 def _opened(root: Path, rows: int) -> Trial:
