@@ -93,7 +93,7 @@ def _names(number: int) -> list[str]:
 
 
 def _write_worker(folder: Path, shape: Shape, worker: str, attempt: int, names: list[str], rank: int) -> None:
-    per_file = max(1, shape.file_rows // shape.names)
+    per_file = max(1, min(shape.file_rows // shape.names, shape.steps // 2))  # at least two, to merge
     block = _Block(names, min(per_file, shape.steps), seed=rank)
     first_step = attempt * shape.steps // 2  # an attempt resumes in the middle of the one before
     ticket = 0

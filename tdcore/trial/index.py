@@ -188,18 +188,22 @@ class Index(RowStore):
         complete, chosen = self._choose(files, last_try)
         announce(self._sink, [file.index_key for file, _ in chosen])
         stopped: set[Home] = set()  # a file vanished: later files wait for the next listing
+        in_memory = self.in_memory_rows
         for file, wanted in chosen:
             home = (file.worker, file.attempt)
             if home in stopped:
                 continue
             try:
-                rows = open_rows(self._sink, self._root, file, wanted, self.dictionaries, self.cache)
+                rows = open_rows(
+                    self._sink, self._root, file, wanted, self.dictionaries, self.cache, in_memory=in_memory
+                )
             except SinkKeyError:
                 complete = False
                 stopped.add(home)
                 continue
             check_run(file.index_key, rows.metadata, self.run_id)
             found.append((file, rows))
+            in_memory += 0 if rows.arrays is None else len(rows.arrays["step"])
             self.file_gaps.add(file, file_gaps(file, rows.metadata))
             whole = layout.whole_step(rows.metadata)
             if whole is not None:

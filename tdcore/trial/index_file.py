@@ -25,6 +25,7 @@ from tdcore.errors import RunCorrupt
 from tdcore.format import layout
 from tdcore.format.catalogue import (
     CATALOGUE_COLUMNS,
+    CATALOGUE_KEY,
     PLAIN_COLUMNS,
     Catalogue,
     CatalogueBuilder,
@@ -70,6 +71,10 @@ WORDS = ("worker", "mode", "name", "kind", "dtype", "status", "segment")  # narr
 WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
 
 LAZY_ROWS = 1 << 14  # files with at least this number of rows are read lazily
+# With this number of rows in memory, files with a catalogue are read lazily from a smaller number of rows on:
+# each of 1,000 workers has its own files.
+MEMORY_ROWS = 1 << 18
+SMALL_LAZY_ROWS = 1 << 12
 _RELATED = (("segment", "offset", "nbytes", "crc32c"), ("part", "parts"))  # checked together
 
 
@@ -97,6 +102,8 @@ def open_rows(
     wanted: Sequence[tuple[int, int]],
     dictionaries: TextDictionaries,
     cache: ColumnCache | None = None,
+    *,
+    in_memory: int = 0,
 ) -> FileRows:
     """Open one index file. Narrow columns of a small file are read, and those of a large file are not.
 
@@ -107,6 +114,7 @@ def open_rows(
         wanted: Sorted, inclusive ranges of tickets. Rows of other tickets are left out.
         dictionaries: Dictionaries of the text columns.
         cache: Cache of lazy chunks; None: the columns of large files are also read.
+        in_memory: Number of rows that the reader has in memory.
 
     Raises:
         SinkKeyError: The file does not exist any more.
@@ -116,7 +124,7 @@ def open_rows(
     source = open_source(sink, root, key)
     parquet = open_parquet(source, key)
     metadata: dict[bytes, bytes] | None = parquet.metadata.metadata
-    if cache is not None and parquet.metadata.num_rows >= LAZY_ROWS:
+    if cache is not None and parquet.metadata.num_rows >= _lazy_rows(metadata, in_memory):
         return _open_lazily(parquet, source, file, wanted, dictionaries, cache)
     table = read_columns(parquet, key, list(NARROW))
     arrays = narrow_arrays(table, file, dictionaries)
@@ -135,6 +143,12 @@ def open_rows(
             chunks[-1].wide(WIDE)  # so that a few rows do not keep a large file open
     arrays = {name: array[keep] for name, array in arrays.items()}
     return FileRows(chunks=chunks, arrays=arrays, catalogue=None, metadata=metadata)
+
+
+def _lazy_rows(metadata: dict[bytes, bytes] | None, in_memory: int) -> int:
+    """Number of rows from which on a file is read lazily."""
+    is_small = in_memory >= MEMORY_ROWS and CATALOGUE_KEY in (metadata or {})
+    return min(SMALL_LAZY_ROWS, LAZY_ROWS) if is_small else LAZY_ROWS
 
 
 def _wanted(tickets: npt.NDArray[np.int64], wanted: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:

@@ -60,6 +60,11 @@ class RowColumns:
         return self._rows
 
     @property
+    def in_memory_rows(self) -> int:
+        """Number of rows whose narrow columns are in memory."""
+        return self._in_memory
+
+    @property
     def is_lazy(self) -> bool:
         """Whether some rows are in large files, whose columns are not in memory."""
         return self._in_memory < self._rows
