@@ -1,7 +1,7 @@
 """Catalogue of an index file: its steps and its names, without its rows.
 
 A merged index file has a catalogue in the metadata of its footer, so a reader lists the steps and names of a
-run without reading a column. The catalogue of a file without one is computed from seven of its columns.
+run without reading a column. The catalogue of a file without one is computed from twelve of its columns.
 
 A *stretch* is a sequence of adjacent rows of one mode and step. An *entry* is a combination of name, kind,
 status and mode that occurs in the file. docs/format.md specifies the text. Plain values, any thread.

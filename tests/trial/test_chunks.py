@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tdcore.format.catalogue import CATALOGUE_COLUMNS
+from tdcore.format.catalogue import CATALOGUE_COLUMNS, PLAIN_COLUMNS
 from tdcore.sinks import LocalSink
 from tdcore.trial import Index, create_trial
 from tdcore.trial.chunk import Chunk
@@ -87,7 +87,7 @@ def test_opening_a_run_decodes_no_statistics(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read)
     create_trial(tmp_path)
-    assert columns == {*CATALOGUE_COLUMNS, "attempt", "worker"}
+    assert columns == {*CATALOGUE_COLUMNS, *PLAIN_COLUMNS, "attempt", "worker"}
 
 
 def test_rows_come_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
