@@ -1,5 +1,6 @@
 // Growth of a ring (ring.hpp, "Growth" and 10).
 #include <algorithm>
+#include <bit>
 #include <exception>
 
 #include "base/signal_free_thread.hpp"
@@ -23,7 +24,7 @@ bool Ring::may_ever_fit(std::uint64_t units) const noexcept {
 /// The smallest size after `index` in which a record of `units` has room immediately, or the largest size. In
 /// units. Under grow_mutex_.
 std::uint64_t Ring::next_size(std::uint64_t index, std::uint64_t units) const noexcept {
-  const std::uint64_t most = config_.data_bytes / kUnitBytes;
+  const std::uint64_t most = limit_bytes() / kUnitBytes;
   const ControlPage& control = memory_->control();
   const Cursor head = Cursor::unpack(
       control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
@@ -74,7 +75,7 @@ bool Ring::resize(std::uint64_t capacity) noexcept {
   }
   sizes_[index + 1].capacity = capacity;
   set_size(index + 1);
-  control.data_limit.store(config_.data_bytes, std::memory_order_relaxed);
+  control.data_limit.store(limit_bytes(), std::memory_order_relaxed);
   growth_refusal_.clear();
   return true;
 }
@@ -85,7 +86,7 @@ bool Ring::grow(std::uint64_t units) noexcept {
   ControlPage& control = memory_->control();
   // Acquire: as in reserve().
   const std::uint64_t seen = Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size;
-  if (sizes_[seen].capacity >= config_.data_bytes / kUnitBytes) return false;
+  if (sizes_[seen].capacity >= limit_bytes() / kUnitBytes || seen + 1 == sizes_.size()) return false;
   const std::lock_guard lock(grow_mutex_);
   const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
   if (index != seen) return true;
@@ -99,9 +100,10 @@ void Ring::grow_ahead() noexcept {
   if (!pin) return;
   const std::lock_guard lock(grow_mutex_);
   const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
-  const std::uint64_t most = config_.data_bytes / kUnitBytes;
+  const std::uint64_t most = limit_bytes() / kUnitBytes;
   const std::uint64_t index =
       Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
+  if (index + 1 == sizes_.size()) return;
   std::uint64_t capacity = sizes_[index].capacity;
   while (capacity < most && capacity - capacity / 8 < expected) capacity = std::min(capacity * kFactor, most);
   if (capacity > sizes_[index].capacity) (void)resize(capacity);
@@ -116,6 +118,25 @@ void Ring::expect(std::uint64_t bytes) noexcept {
   expected_units_.store(units, std::memory_order_relaxed);
   if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and short
   ahead_ = start_signal_free_thread([this] { grow_ahead(); });
+}
+
+std::uint64_t Ring::raise_limit(std::uint64_t bytes) noexcept {
+  const Pin pin(*this);
+  if (!pin) return limit_bytes();
+  const std::lock_guard taking(take_mutex_);
+  const std::lock_guard growing(grow_mutex_);
+  const std::uint64_t before = limit_bytes();
+  const std::uint64_t limit =
+      std::min(std::bit_ceil(std::min(bytes, config_.data_bytes)), config_.data_bytes);
+  const bool is_lane = memory_->control().lane != 0;
+  if (limit <= before || (is_lane && take_tried_)) return before;
+  if (is_lane) {
+    set_lane_size(limit);
+  } else {
+    limit_.store(limit, std::memory_order_relaxed);
+    memory_->control().data_limit.store(limit, std::memory_order_relaxed);
+  }
+  return limit;
 }
 
 std::uint64_t Ring::memory_bytes() const noexcept {
