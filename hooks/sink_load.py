@@ -141,9 +141,8 @@ class SinkLoad:
             effect = f"{human_bytes(refused)} of {human_bytes(requested)} were dropped in {seconds:.0f} s"
         return (
             f"{self._place} cannot keep up: values of {human_bytes(round(size))} are requested every "
-            f"{_steps(interval)} ({free_seconds:.3g} s), which is {human_bytes(round(demand))}/s; "
-            f"{self._place} takes {human_bytes(round(rate))}/s; {effect}. "
-            + _proposal(size, demand, rate, interval)
+            f"{_steps(interval)} ({free_seconds:.3g} s), {human_bytes(round(demand))}/s, and it takes "
+            f"{human_bytes(round(rate))}/s; {effect}. {_proposal(size, demand, rate, interval)}"
         )
 
 
@@ -171,10 +170,8 @@ def _proposal(size: float, demand: float, rate: float, interval: int) -> str:
     else:  # the sink writes a saved step before the next one, but the ring does not hold it
         mib = max(1, 1 << (math.ceil(wanted_bytes(round(size)) / 2**20) - 1).bit_length())
         first = f"RingConfig(ring_bytes={mib} * 2**20) would hold a saved step, if the machine has the memory"
-    return (
-        f"{first}. Or save statistics without values (reduction_config=ReductionConfig()), or fewer tensors "
-        "(include_regex)"
-    )
+    others = "statistics only (reduction_config=ReductionConfig()) or fewer tensors (include_regex)"
+    return f"{first}. Or save {others}"
 
 
 def _steps(count: int) -> str:

@@ -168,7 +168,7 @@ def test_a_ring_grows_beyond_its_first_limit_only_when_it_may() -> None:
     assert ring.raise_limit(1 << 50) == 16 * MIB
     assert 18 <= fill() <= 21
     records = consumer.drain(1 << 30, 1000)
-    assert records.records == records.rows == consumer.pending_records
+    assert records.records == consumer.pending_records >= 36
     ring.close()
 
 
@@ -221,7 +221,7 @@ def test_copies_of_a_step_that_fits_into_the_arena_never_make_the_stream_wait(wi
     ],
 )
 def test_a_device_gets_what_the_system_allows(
-    limits: dict[str, int], ring_bytes: int, arena_bytes: int
+    limits: dict[str, Any], ring_bytes: int, arena_bytes: int
 ) -> None:
     ring = device_ring()
     simulate_device(ring, host_tensors=True, **limits)

@@ -10,6 +10,7 @@ namespace tdcore {
 namespace {
 
 constexpr std::chrono::seconds kPauseAfterRefusal{1};
+constexpr std::chrono::microseconds kPauseWhileGrowing{20};
 constexpr std::uint64_t kFactor = 4;
 
 }  // namespace
@@ -87,26 +88,32 @@ bool Ring::grow(std::uint64_t units) noexcept {
   // Acquire: as in reserve().
   const std::uint64_t seen = Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size;
   if (sizes_[seen].capacity >= limit_bytes() / kUnitBytes || seen + 1 == sizes_.size()) return false;
-  const std::lock_guard lock(grow_mutex_);
+  std::unique_lock lock(grow_mutex_, std::defer_lock);
+  while (!lock.try_lock()) {  // another thread may be allocating a further size, which is not needed here
+    if (Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size != seen) return true;
+    std::this_thread::sleep_for(kPauseWhileGrowing);
+  }
   const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
   if (index != seen) return true;
   if (std::chrono::steady_clock::now() < no_growth_until_) return false;
   return resize(next_size(index, units));
 }
 
-/// The work of expect(), in its thread.
+/// The work of expect(), in its thread. One growth after the other, so that a capture that needs only the
+/// next size does not wait until all memory is allocated.
 void Ring::grow_ahead() noexcept {
   const Pin pin(*this);
   if (!pin) return;
-  const std::lock_guard lock(grow_mutex_);
-  const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
-  const std::uint64_t most = limit_bytes() / kUnitBytes;
-  const std::uint64_t index =
-      Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
-  if (index + 1 == sizes_.size()) return;
-  std::uint64_t capacity = sizes_[index].capacity;
-  while (capacity < most && capacity - capacity / 8 < expected) capacity = std::min(capacity * kFactor, most);
-  if (capacity > sizes_[index].capacity) (void)resize(capacity);
+  for (bool grown = true; grown && !closed_.load(std::memory_order_relaxed);) {
+    const std::lock_guard lock(grow_mutex_);
+    const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
+    const std::uint64_t most = limit_bytes() / kUnitBytes;
+    const std::uint64_t index =
+        Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
+    const std::uint64_t capacity = sizes_[index].capacity;
+    grown = capacity < most && capacity - capacity / 8 < expected && index + 1 < sizes_.size() &&
+            resize(std::min(capacity * kFactor, most));
+  }
 }
 
 void Ring::expect(std::uint64_t bytes) noexcept {
