@@ -9,7 +9,7 @@ import pytest
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "gpu.md").read_text()
 
-# Model, parameters of one GPU, tensors with a row (a weight and a gradient for each parameter), seconds of a step, GPUs.
+# Model, parameters of one GPU, rows (a weight and a gradient for each tensor), seconds of a step, GPUs.
 MODELS = (
     ("1 B, one GPU", 1e9, 2 * 200, 0.5, 1),
     ("7 B, one GPU", 7e9, 2 * 291, 2.0, 1),
