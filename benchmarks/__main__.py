@@ -19,6 +19,7 @@ NAMES = {
     "hook-cost": "cost of steps without a save, and cost per small tensor",
     "profile-cost": "time that a training waits for a profile, by the number of recorded operators",
     "profilers": "slowdown by profilers that are always on: tdcore, py-spy, torch.profiler, smdebug, TraceML",
+    "large-model": "time that a training waits for saved values of a large model, by the size of the ring",
     "boosting": "slowdown of a training of XGBoost by recorded tensors and by save interval",
     "keras": "slowdown of Keras's fit() on each backend by save interval; needs the environment .venv-keras",
     "operator-cost": "cost of a call from compiled code, by the way its operator is registered",

@@ -49,6 +49,7 @@ from tdcore.hooks.rule_capture import with_rules
 from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.script_values import ScriptValues
 from tdcore.hooks.shortfall import Possible, Shortfalls
+from tdcore.hooks.sink_load import sink_load
 from tdcore.hooks.step_timer import COMPUTE, phase_number, step_timer
 from tdcore.hooks.stop_requests import StopRequests
 from tdcore.hooks.warner import Warner
@@ -119,6 +120,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         self._collections = CollectionManager(self._further_collections)
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
+        self._load = sink_load(self._session, self._notes, self._warn)
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._profiles = ProfileWindows(self, self._session, self._warn)
         self._requests = CaptureRequests(
@@ -291,6 +293,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
             now = self._clock.now
             self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
         if plan is not None:
+            if self._load is not None:
+                self._guarded("sink load", self._load.begin_saved_step, self._clock.now.step)
             self._unmarked = True
             if self._clock.saving == 2:
                 self._recorder.first_spent_ns = self._recorder.spent_ns
@@ -383,6 +387,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         for message in self._names.left_out.messages():
             self._warn(message)
         notes = self._notes | device_notes(self._ring) | self._names.left_out.as_note()
+        notes |= self._session.sizes.as_note()
         entries = collection_entries(self._collections, self._clock.included, self.config)
         self._session.put_collections({"collections": entries, **notes})
 

@@ -58,9 +58,6 @@ class NullRing:
         """Return "": no memory is allocated."""
         return ""
 
-    def expect(self, size: int) -> None:
-        """Do nothing: no memory is allocated."""
-
     def device_reports(self) -> list[dict[str, Any]]:
         """Return no reports: no device is used."""
         return []

@@ -5,7 +5,7 @@ tdcore's native core: statistics, the ring between trainer and flusher, capture 
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['ABSENT_REASONS', 'Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'STEP_TIME_DTYPE', 'StepTimer', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
+__all__: list[str] = ['ABSENT_REASONS', 'Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'STEP_TIME_DTYPE', 'StepTimer', 'available_memory_bytes', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
 class Ring:
     """
     The trainer's side of the ring. A flusher reads the ring through its file descriptors.
@@ -29,12 +29,14 @@ class Ring:
         device_lane_slots: Number of records of each additional ring.
         device_arena_bytes: Size of the buffer in each device's memory for payloads that are being copied.
         step_times: Whether the memory has a queue for the rows of StepTimer.
+        limit_bytes: Size at which growth ends until raise_limit(), a power of two; 0: data_bytes.
+        device_lane_limit: The same for each additional ring, until its memory is allocated.
 
     Raises:
         ValueError: A size is invalid.
         OSError: There is not enough memory.
     """
-    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864, step_times: bool = False) -> None:
+    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864, step_times: bool = False, limit_bytes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_limit: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def _use_device(self, id: typing.SupportsInt | typing.SupportsIndex, device: typing.Any, *, host_tensors: bool) -> None:
         """
@@ -82,7 +84,7 @@ class Ring:
         """
     def device_reports(self) -> list[typing.Any]:
         """
-        A report for each device of captured tensors: device, name, kernels, rung (the way to commit records), rung_reason, arena_bytes, early_commits, in_flight, error.
+        A report for each device of captured tensors: device, name, kernels, rung (the way to commit records), rung_reason, arena_bytes, ring_bytes, arena_waits, early_commits, in_flight, error.
         """
     def expect(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -95,6 +97,10 @@ class Ring:
     def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '', shard: str = '') -> int:
         """
         Return the id of a name in the shared table; the same arguments return the same id. Returns -1 if the table cannot grow any more, and 4294967294 for a name of more than 65,536 characters, whose tensors are counted and have no rows. The last part of a full table is reserved for names of losses, scalars, metrics and hyperparameters. shard: the tensor's place in a larger tensor, as text (tdcore/format/shard.py).
+        """
+    def load(self) -> tuple[typing.Any, ...]:
+        """
+        Totals for a comparison of two times, as a tuple of integers: bytes of payloads that were stored, bytes that were dropped because there was no room, nanoseconds that threads waited for room, bytes that the flusher has written, and nanoseconds in which the flusher wrote.
         """
     def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
@@ -116,6 +122,10 @@ class Ring:
         """
         Send a small file of the run. It replaces an earlier file with the same key. Returns False if the file does not fit. May wait for room, according to the policy.
         """
+    def raise_limit(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Let the ring grow to this size, rounded up to a power of two, and at most to data_bytes. Returns the size at which growth ends.
+        """
     def set_closing(self) -> None:
         """
         Accept no further records. The flusher drains the ring and ends.
@@ -131,6 +141,10 @@ class Ring:
     def was_asked(self) -> bool:
         """
         Whether the flusher has posted a stop request, or a request that was not taken yet. Costs almost nothing.
+        """
+    def wish_device_sizes(self, device: typing.SupportsInt | typing.SupportsIndex, ring_bytes: typing.SupportsInt | typing.SupportsIndex, arena_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the device. If the system refuses a size, the configured size is used.
         """
     @property
     def data_bytes(self) -> int:
@@ -151,6 +165,11 @@ class Ring:
     def fds(self) -> list[int]:
         """
         Descriptors of the main ring and of its lanes, for Consumer; empty after close().
+        """
+    @property
+    def limit_bytes(self) -> int:
+        """
+        Size of the data in bytes at which growth ends at present.
         """
     @property
     def max_record_bytes(self) -> int:
@@ -287,7 +306,7 @@ class Consumer:
         """
         Remove the oldest rows from the queue of times of steps.
         """
-    def report(self, *, records: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, last_step: typing.SupportsInt | typing.SupportsIndex, error: str | None = None) -> None:
+    def report(self, *, records: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, last_step: typing.SupportsInt | typing.SupportsIndex, error: str | None = None, busy_ns: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
         Update the heartbeat and the totals of Ring.progress().
 
@@ -298,6 +317,7 @@ class Consumer:
             last_step: Highest step so far. The largest number of all reports is kept.
             error: Text of an error, which is counted; Ring.progress() has the last text (its first 1024 bytes). An empty
                 text means that the error is over.
+            busy_ns: Time since the last report in which records were written, in nanoseconds.
         """
     def request_stop(self, text: str) -> None:
         """
@@ -449,6 +469,10 @@ class StepTimer:
 def _pretend_available_memory(bytes: typing.SupportsInt | typing.SupportsIndex | None) -> None:
     """
     For tests: limit the available memory that rings of this process find, in bytes. None: no limit.
+    """
+def available_memory_bytes() -> int:
+    """
+    Estimate of the memory that this process may still allocate, in bytes: the free memory of the machine, limited by the cgroups of the process.
     """
 def compile_kernels(architecture: typing.SupportsInt | typing.SupportsIndex, *, folders: collections.abc.Sequence[str] | None = None) -> bytes:
     """

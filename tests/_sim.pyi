@@ -39,7 +39,7 @@ class SimulatedDevice:
         """
         Number of writes outside of an allocation, plus number of launches whose counters were in use.
         """
-def simulate_device(ring: typing.Any, id: typing.SupportsInt | typing.SupportsIndex = 0, *, seed: typing.SupportsInt | typing.SupportsIndex = 1, delay_us: typing.SupportsInt | typing.SupportsIndex = 20, host_tensors: bool = False, rung: str = 'stream_write', fails_after: typing.SupportsInt | typing.SupportsIndex = 18446744073709551615, early_words: bool = False, queue_limit: typing.SupportsInt | typing.SupportsIndex = 0) -> SimulatedDevice:
+def simulate_device(ring: typing.Any, id: typing.SupportsInt | typing.SupportsIndex = 0, *, seed: typing.SupportsInt | typing.SupportsIndex = 1, delay_us: typing.SupportsInt | typing.SupportsIndex = 20, host_tensors: bool = False, rung: str = 'stream_write', fails_after: typing.SupportsInt | typing.SupportsIndex = 18446744073709551615, early_words: bool = False, queue_limit: typing.SupportsInt | typing.SupportsIndex = 0, memory_bytes: typing.SupportsInt | typing.SupportsIndex = 1099511627776, pin_bytes: typing.SupportsInt | typing.SupportsIndex = 1099511627776) -> SimulatedDevice:
     """
     Make device `id` of a ring a simulated device. Its memory is host memory, and its streams are threads.
 
@@ -55,6 +55,8 @@ def simulate_device(ring: typing.Any, id: typing.SupportsInt | typing.SupportsIn
         early_words: Commit some records before their values are written.
         queue_limit: Largest number of pending pieces of work of a stream. A call that enqueues more waits, as in
             CUDA. 0: no limit.
+        memory_bytes: Memory of the device.
+        pin_bytes: Maximum size of memory that can be pinned in one call.
 
     Returns:
         A handle to the device.

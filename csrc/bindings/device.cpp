@@ -29,6 +29,8 @@ py::dict report_dict(const NumberedReport& numbered) {
   result["rung"] = commit_mode_name(report.commit_mode);
   result["rung_reason"] = report.info.commit_mode_reason;
   result["arena_bytes"] = report.arena_bytes;
+  result["ring_bytes"] = report.ring_bytes;
+  result["arena_waits"] = report.arena_waits;
   result["early_commits"] = report.early_commits;
   result["in_flight"] = report.in_flight;
   result["error"] = report.error;
@@ -140,7 +142,16 @@ void bind_device(py::module_& module) {
       "Reasons why devices of captured tensors are not used, one per line; empty if all are used.");
   add("device_reports", &device_reports,
       "A report for each device of captured tensors: device, name, kernels, rung (the way to commit "
-      "records), rung_reason, arena_bytes, early_commits, in_flight, error.");
+      "records), rung_reason, arena_bytes, ring_bytes, arena_waits, early_commits, in_flight, error.");
+  add(
+      "wish_device_sizes",
+      [](DeviceRing& self, int device, std::uint64_t ring_bytes, std::uint64_t arena_bytes) {
+        if (self.devices() != nullptr) self.devices()->wish(device, ring_bytes, arena_bytes);
+      },
+      py::arg("device"), py::arg("ring_bytes"), py::arg("arena_bytes"),
+      "Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most "
+      "device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the "
+      "device. If the system refuses a size, the configured size is used.");
   add("close", &close_ring, "Wait for calls in progress and unmap the memory. A further call has no effect.");
   add("_use_device", &use_device, py::arg("id"), py::arg("device"), py::kw_only(), py::arg("host_tensors"),
       "For tests: capture tensors of device `id` with the device in a capsule of tests._sim.\nWith "

@@ -48,7 +48,8 @@ std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t sl
                                       std::uint64_t names_bytes, const std::string& policy,
                                       double block_timeout_seconds, int threads, std::uint32_t device_lanes,
                                       std::uint64_t device_lane_bytes, std::uint64_t device_lane_slots,
-                                      std::uint64_t device_arena_bytes, bool step_times) {
+                                      std::uint64_t device_arena_bytes, bool step_times,
+                                      std::uint64_t limit_bytes, std::uint64_t device_lane_limit) {
   if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 ||
       block_timeout_seconds > kMaxTimeoutSeconds) {
     throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " +
@@ -66,12 +67,24 @@ std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t sl
   config.device_lane_slots = device_lane_slots;
   config.device_arena_bytes = device_arena_bytes;
   config.step_times = step_times;
+  config.limit_bytes = limit_bytes;
+  config.device_lane_limit = device_lane_limit;
   try {
     const py::gil_scoped_release unlocked;  // allocation takes about 0.3 s per GiB
     return std::make_shared<DeviceRing>(config, &cuda::open_cuda_device);
   } catch (const std::system_error& error) {
     throw_os_error(error);
   }
+}
+
+py::tuple load(const DeviceRing& self) {
+  const Ring& ring = self.ring();
+  const Counters counters = ring.counters();
+  const Progress now = ring.progress();
+  std::uint64_t refused = 0;
+  for (const DropReason reason : {DropReason::kRingFull, DropReason::kDegraded, DropReason::kArenaFull})
+    refused += counters.drops[static_cast<std::size_t>(reason)].bytes;
+  return py::make_tuple(counters.payload_bytes, refused, ring.waited_ns(), now.bytes, now.busy_ns);
 }
 
 /// Whether UTF-8 text has more than kMostNameChars characters.
@@ -114,6 +127,7 @@ py::dict progress(const DeviceRing& self) {
   result["records"] = now.records;
   result["bytes"] = now.bytes;
   result["rows"] = now.rows;
+  result["busy_ns"] = now.busy_ns;
   result["last_step"] = now.last_step;
   result["pending_records"] = now.pending_records;
   result["pending_bytes"] = now.pending_bytes;
@@ -158,6 +172,8 @@ Args:
     device_lane_slots: Number of records of each additional ring.
     device_arena_bytes: Size of the buffer in each device's memory for payloads that are being copied.
     step_times: Whether the memory has a queue for the rows of StepTimer.
+    limit_bytes: Size at which growth ends until raise_limit(), a power of two; 0: data_bytes.
+    device_lane_limit: The same for each additional ring, until its memory is allocated.
 
 Raises:
     ValueError: A size is invalid.
@@ -169,6 +185,9 @@ constexpr const char* kPretendDoc =
 }  // namespace
 
 void bind_ring(py::module_& module) {
+  module.def("available_memory_bytes", &available_memory_bytes,
+             "Estimate of the memory that this process may still allocate, in bytes: the free memory of the "
+             "machine, limited by the cgroups of the process.");
   module.def(
       "_pretend_available_memory",
       [](std::optional<std::uint64_t> bytes) { pretend_available_memory(bytes.value_or(~std::uint64_t{0})); },
@@ -180,7 +199,8 @@ void bind_ring(py::module_& module) {
            py::arg("device_lanes") = RingConfig{}.device_lanes,
            py::arg("device_lane_bytes") = RingConfig{}.device_lane_bytes,
            py::arg("device_lane_slots") = RingConfig{}.device_lane_slots,
-           py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes, py::arg("step_times") = false)
+           py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes, py::arg("step_times") = false,
+           py::arg("limit_bytes") = 0, py::arg("device_lane_limit") = 0)
       .def_property_readonly("fd", of_ring(&Ring::fd),
                              "Descriptor of the memfd, for the flusher; -1 after close().")
       .def_property_readonly(
@@ -191,6 +211,16 @@ void bind_ring(py::module_& module) {
           "Number of a device's records that were found committed before their values had arrived.")
       .def_property_readonly("usable", of_ring(&Ring::usable), "False in a forked child and after close().")
       .def_property_readonly("data_bytes", of_ring(&Ring::data_bytes), "Maximum size of the data in bytes.")
+      .def_property_readonly("limit_bytes", of_ring(&Ring::limit_bytes),
+                             "Size of the data in bytes at which growth ends at present.")
+      .def("raise_limit", of_ring(&Ring::raise_limit), py::arg("bytes"),
+           "Let the ring grow to this size, rounded up to a power of two, and at most to data_bytes. Returns "
+           "the size at which growth ends.")
+      .def(
+          "load", &load,
+          "Totals for a comparison of two times, as a tuple of integers: bytes of payloads that were stored, "
+          "bytes that were dropped because there was no room, nanoseconds that threads waited for room, "
+          "bytes that the flusher has written, and nanoseconds in which the flusher wrote.")
       .def_property_readonly("memory_bytes", of_ring(&Ring::memory_bytes),
                              "Bytes of shared memory that were allocated so far, including the rings of "
                              "devices; 0 after close().")

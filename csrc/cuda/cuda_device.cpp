@@ -220,6 +220,13 @@ EventHandle CudaDevice::make_event() noexcept {
   return reinterpret_cast<EventHandle>(event);
 }
 
+std::uint64_t CudaDevice::free_bytes() noexcept {
+  const Current current(*this);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  return current.ok() && driver_.mem_get_info(&free, &total) == kSuccess ? free : 0;
+}
+
 // ---- hot path --------------------------------------------------------------------------------------------
 
 void* CudaDevice::device_address(void* pinned) const noexcept {

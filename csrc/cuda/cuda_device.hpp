@@ -54,6 +54,7 @@ class CudaDevice final : public Device {
   bool pin(void* memory, std::uint64_t bytes) noexcept override;
   StreamHandle make_stream() noexcept override;
   EventHandle make_event() noexcept override;
+  std::uint64_t free_bytes() noexcept override;
 
   void* device_address(void* pinned) const noexcept override;
   bool is_capturing(StreamHandle stream) noexcept override;

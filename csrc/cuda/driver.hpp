@@ -68,6 +68,7 @@ inline constexpr const char* kOldestDriver = "525 (CUDA 12.0)";
   X(module_get_function, cuModuleGetFunction, (Function * function, Module module, const char* name))       \
   X(max_active_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                         \
     (int* blocks, Function function, int threads, std::size_t shared_bytes))                                \
+  X(mem_get_info, cuMemGetInfo_v2, (std::size_t* free, std::size_t* total))                                 \
   X(mem_alloc, cuMemAlloc_v2, (DevicePointer * memory, std::size_t bytes))                                  \
   X(mem_free, cuMemFree_v2, (DevicePointer memory))                                                         \
   X(mem_host_alloc, cuMemHostAlloc, (void** memory, std::size_t bytes, unsigned flags))                     \

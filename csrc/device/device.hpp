@@ -71,6 +71,8 @@ class Device {
   /// Create a separate stream for copies to the host, and an event. 0 after an error.
   virtual StreamHandle make_stream() noexcept = 0;
   virtual EventHandle make_event() noexcept = 0;
+  /// Device memory that can be allocated now, by this process or another one; 0 if it is not known.
+  virtual std::uint64_t free_bytes() noexcept = 0;
 
   // ---- hot path: enqueues, never waits
   /// Device address of pinned host memory. The offset is the same for all memory of one call of pin() or

@@ -35,8 +35,12 @@ namespace tdcore {
 
 class DeviceEngine;
 
+/// An arena that is larger than configured takes at most this part of the free memory of the device.
+inline constexpr std::uint64_t kArenaShareOfFree = 50;
+
 struct DeviceCaptureConfig {
   std::uint64_t arena_bytes = std::uint64_t{64} << 20;  // device memory for payloads in flight
+  std::uint64_t wanted_arena_bytes = 0;                 // larger arena, within kArenaShareOfFree
   std::uint64_t scratch_bytes = std::uint64_t{16}
                                 << 20;                 // device memory for launch tables and partial results
   std::uint64_t table_bytes = std::uint64_t{8} << 20;  // pinned memory for the upload of launch tables
@@ -50,6 +54,8 @@ struct DeviceReport {
   DeviceInfo info;
   CommitMode commit_mode = CommitMode::kPoll;  // the mode in use
   std::uint64_t arena_bytes = 0;
+  std::uint64_t ring_bytes = 0;     // data of the lane, in pinned host memory
+  std::uint64_t arena_waits = 0;    // records for which the training's stream waited for earlier copies
   std::uint64_t early_commits = 0;  // found by the consumer; after each the engine has fallen back
   std::uint64_t in_flight = 0;      // records enqueued and not committed yet
   std::string error;                // reason why the device is not used; may be empty

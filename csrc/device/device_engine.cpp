@@ -49,12 +49,10 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   if (!lane_->take_memory(&error_)) return false;
   lane_memory_ = lane_->memory();
   if (lane_memory_ == nullptr) return missing("ring: it is closed", 0);
-  const Mapping mapping = lane_->mapping();
-  if (!device_->pin(mapping.base, mapping.bytes)) return missing("way to pin the ring", mapping.bytes);
-  const std::uint64_t arena = aligned(config.arena_bytes);
+  if (!pin_lane()) return missing("way to pin the ring", lane_->mapping().bytes);
   const std::uint64_t scratch = aligned(config.scratch_bytes);
   const std::uint64_t tables = aligned(config.table_bytes);
-  arena_ = static_cast<std::byte*>(device_->allocate(arena));
+  const std::uint64_t arena = make_arena(config);
   if (arena_ == nullptr) return missing("device memory for the arena", arena);
   scratch_ = static_cast<std::byte*>(device_->allocate(scratch));
   if (scratch_ == nullptr) return missing("device memory for scratch", scratch);
@@ -82,6 +80,30 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   early_seen_ = main_.early_commits();
   commit_mode_ = info_.best_commit_mode;
   return !commits_by_host() || start_poller() || missing("thread that polls events", 0);
+}
+
+/// Pins the memory of the lane: the size that was chosen for the model, else the default, because the system
+/// may limit pinned memory.
+bool DeviceEngine::pin_lane() noexcept {
+  do {
+    const Mapping mapping = lane_->mapping();
+    if (device_->pin(mapping.base, mapping.bytes)) return true;
+  } while (lane_->shrink_lane());
+  return false;
+}
+
+/// Allocates the arena: the wanted size, as far as it is a small part of the free memory, else the configured
+/// size. Returns the size.
+std::uint64_t DeviceEngine::make_arena(const DeviceCaptureConfig& config) noexcept {
+  const std::uint64_t configured = aligned(config.arena_bytes);
+  const std::uint64_t share = device_->free_bytes() / kArenaShareOfFree & ~(kDeviceAlignBytes - 1);
+  const std::uint64_t chosen = std::max(configured, std::min(aligned(config.wanted_arena_bytes), share));
+  for (const std::uint64_t bytes : {chosen, configured}) {
+    arena_ = static_cast<std::byte*>(device_->allocate(bytes));
+    if (arena_ != nullptr) return bytes;
+    if (bytes == configured) break;
+  }
+  return configured;
 }
 
 /// Turns the device off permanently. Returns false.
@@ -126,6 +148,7 @@ DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t 
     payload_fits =
         make_room(*device_, payload_allocations_, arena_space_, extent, stream,
                   lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kNever, refused);
+    if (payload_fits && !arena_space_.fits(extent)) ++arena_waits_;
   }
   if (refused) {
     (void)pause("the device could not make a stream wait");

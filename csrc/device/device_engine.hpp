@@ -85,6 +85,8 @@ class DeviceEngine {
   struct Events;  // events after all work in flight
 
   bool set_up(const DeviceCaptureConfig& config);
+  bool pin_lane() noexcept;
+  std::uint64_t make_arena(const DeviceCaptureConfig& config) noexcept;
   bool fail(const char* what) noexcept;
   void set_error(const char* what, const char* then) noexcept;
   bool pause(const char* what) noexcept;
@@ -143,7 +145,8 @@ class DeviceEngine {
   CommitMode commit_mode_ = CommitMode::kPoll;
   std::uint64_t early_seen_ = 0;
   std::uint64_t guards_ = 0;
-  std::uint64_t launched_ = 0;   // number of batches
+  std::uint64_t launched_ = 0;  // number of batches
+  std::uint64_t arena_waits_ = 0;
   std::uint64_t in_flight_ = 0;  // number of records
   std::uint64_t polled_ = 0;     // number of records in flight that the host must commit
   StreamHandle copies_ = 0;

@@ -266,6 +266,8 @@ DeviceReport DeviceEngine::report() noexcept {
   }
   report.commit_mode = commit_mode_;
   report.arena_bytes = arena_ == nullptr ? 0 : arena_space_.size();
+  report.ring_bytes = arena_ == nullptr ? 0 : lane_->limit_bytes();
+  report.arena_waits = arena_waits_;
   report.early_commits = main_.early_commits();
   report.in_flight = in_flight_;
   return report;

@@ -69,6 +69,12 @@ bool DeviceSet::is_new(int device) const noexcept {
          lane_slots_[lane_slot_count_ - 1].device.load(std::memory_order_relaxed) == kHostMemory;
 }
 
+void DeviceSet::wish(int device, std::uint64_t lane_bytes, std::uint64_t arena_bytes) {
+  if (!guard_->here()) return;
+  const std::lock_guard lock(mutex_);
+  wishes_.push_back({device, lane_bytes, arena_bytes});
+}
+
 bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
   if (!guard_->here()) return false;
   try {
@@ -102,7 +108,12 @@ void DeviceSet::make(LaneSlot& slot, int device, StreamHandle stream, const std:
     return;
   }
   if (slot.opened != nullptr) {
-    const DeviceCaptureConfig config{.arena_bytes = main_.device_arena_bytes()};
+    DeviceCaptureConfig config{.arena_bytes = main_.device_arena_bytes()};
+    for (const Wish& one : wishes_) {
+      if (one.device != device) continue;
+      (void)lane->raise_limit(one.lane_bytes);
+      config.wanted_arena_bytes = one.arena_bytes;
+    }
     slot.capture = std::make_unique<DeviceCapture>(std::move(slot.opened), lane, main_, config);
     slot.why = slot.capture->report().error;
   }

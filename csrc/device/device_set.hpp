@@ -88,6 +88,9 @@ class DeviceSet {
     return view.device != kHostMemory ? view.device : redirect_.load(std::memory_order_relaxed);
   }
 
+  /// Sizes for a device that is not set up yet, if they were not configured: data of its lane, and arena.
+  /// Each is only a wish (Ring::raise_limit(), DeviceCaptureConfig::wanted_arena_bytes).
+  void wish(int device, std::uint64_t lane_bytes, std::uint64_t arena_bytes);
   /// Sets up the device, unless this was tried before, or its `stream` is being captured into a CUDA graph.
   /// Returns whether the device can be used.
   bool prepare(int device, StreamHandle stream = 0) noexcept;
@@ -135,6 +138,11 @@ class DeviceSet {
     std::unique_ptr<DeviceCapture> capture;
     std::string why;  // not ready: the reason; under mutex_
   };
+  struct Wish {
+    int device;
+    std::uint64_t lane_bytes;
+    std::uint64_t arena_bytes;
+  };
   struct Loan {
     int device;
     std::uint64_t up_to;  // DeviceCapture::enqueued() at the call of borrow()
@@ -157,6 +165,7 @@ class DeviceSet {
   std::array<LaneSlot, kMaxLaneSlots> lane_slots_;
   mutable std::mutex mutex_;                              // guards the set-up of devices
   std::vector<std::pair<int, DeviceFactory>> factories_;  // under mutex_
+  std::vector<Wish> wishes_;                              // under mutex_
   std::mutex loans_mutex_;
   std::vector<Loan> loans_;                         // under loans_mutex_
   std::atomic<std::size_t> loan_count_{0};          // relaxed: a hint for take_read()

@@ -26,7 +26,7 @@
 namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
-inline constexpr std::uint32_t kRingVersion = 4;
+inline constexpr std::uint32_t kRingVersion = 5;
 // Two cache lines, because x86 fetches lines in pairs, and some ARM lines are this long.
 inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::uint64_t kUnitBytes = 64;  // unit of positions in the data ring
@@ -136,6 +136,7 @@ struct ControlPage {
   std::atomic<std::uint64_t> records;       // sums of the arguments of report()
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint64_t> rows;
+  std::atomic<std::uint64_t> busy_ns;  // time in which records were written
   std::atomic<std::int64_t> last_step;
   std::atomic<std::uint64_t> errors;
   // A note for the next consumer, written by release(): when head_ticket (with lanes) or the head (without

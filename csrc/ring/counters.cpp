@@ -26,6 +26,7 @@ Progress read_progress(const ControlPage& control) {
   progress.records = control.records.load(kRelaxed);
   progress.bytes = control.bytes.load(kRelaxed);
   progress.rows = control.rows.load(kRelaxed);
+  progress.busy_ns = control.busy_ns.load(kRelaxed);
   progress.last_step = control.last_step.load(kRelaxed);
   progress.errors = control.errors.load(kRelaxed);
   // The head is loaded with acquire, then the reservation, which cannot be older than the head (ring.hpp, 3).

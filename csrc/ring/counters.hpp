@@ -28,6 +28,7 @@ struct Progress {
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;
   std::uint64_t rows = 0;
+  std::uint64_t busy_ns = 0;  // time in which the consumer's sink wrote records
   std::int64_t last_step = 0;
   std::uint64_t pending_records = 0;  // reserved and not yet released
   std::uint64_t pending_bytes = 0;

@@ -52,6 +52,11 @@ const RingConfig& checked(const RingConfig& config) {
   }
   if (config.policy > FullPolicy::kDegrade)
     throw std::invalid_argument("policy must be block, drop or degrade");
+  if (config.limit_bytes > config.data_bytes ||
+      (config.limit_bytes != 0 && !std::has_single_bit(config.limit_bytes))) {
+    throw std::invalid_argument("limit_bytes must be a power of two, at most data_bytes, got " +
+                                std::to_string(config.limit_bytes));
+  }
   if (config.device_lanes > kMaxDeviceLanes) {
     throw std::invalid_argument("device_lanes must be from 0 to " + std::to_string(kMaxDeviceLanes) +
                                 ", got " + std::to_string(config.device_lanes));
@@ -68,8 +73,12 @@ Sizes sizes_of(const RingConfig& config) {
           config.device_lanes == 0 ? 0 : std::bit_ceil(records), config.step_times ? kStepTimeRows : 0};
 }
 
+std::uint64_t first_limit(const RingConfig& config) noexcept {
+  return config.limit_bytes == 0 ? config.data_bytes : config.limit_bytes;
+}
+
 std::uint64_t first_of(const RingConfig& config) noexcept {
-  return config.first_data_bytes == 0 ? first_data_bytes(config.data_bytes) : config.first_data_bytes;
+  return config.first_data_bytes == 0 ? first_data_bytes(first_limit(config)) : config.first_data_bytes;
 }
 
 /// The first `bytes` of a text of the control page. Relaxed: the caller has made a load with acquire.
@@ -93,14 +102,16 @@ Ring::Ring(const RingConfig& config)
 
 Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken)
     : config_(config),
-      max_record_bytes_(std::min(config.data_bytes / 8, kMaxRecordBytes)),
+      limit_(first_limit(config)),
+      max_record_bytes_(std::min(first_limit(config) / 8, kMaxRecordBytes)),
       memory_(std::move(memory)),
       guard_(memory_->guard()),
       fd_(memory_->fd()),
       memory_taken_(taken),
       helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {
   // A lane allocates all of its memory at once, or none.
-  sizes_[0].capacity = (taken ? first_of(config) : config.data_bytes) / kUnitBytes;
+  sizes_[0].capacity = (taken ? first_of(config) : first_limit(config)) / kUnitBytes;
+  memory_->control().data_limit.store(first_limit(config), std::memory_order_relaxed);
 }
 
 Ring::~Ring() {
@@ -156,7 +167,7 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
 Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
   if (bytes - 1 >= max_record_bytes_ || (align != kUnitBytes && align != kPageBytes)) return {};  // 0 wraps
   Pin pin(*this);
-  if (!pin || !memory_taken_.load(std::memory_order_relaxed)) return {};
+  if (!pin || !memory_taken_.load(std::memory_order_acquire)) return {};
   const ControlPage& control = memory_->control();
   if (control.closing.load(std::memory_order_relaxed) != 0 ||
       control.marked_dead.load(std::memory_order_relaxed) != 0)
@@ -215,6 +226,16 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
       !may_ever_fit((bytes + kUnitBytes - 1) / kUnitBytes)) {
     return has_room(bytes);
   }
+  const Clock::time_point start = Clock::now();
+  const bool found = wait_until_room(bytes);
+  const nanoseconds waited = Clock::now() - start;
+  waited_ns_.fetch_add(static_cast<std::uint64_t>(waited.count()), std::memory_order_relaxed);
+  return found;
+}
+
+/// The waiting of wait_for_room(), with a Pin.
+bool Ring::wait_until_room(std::uint64_t bytes) noexcept {
+  const ControlPage& control = memory_->control();
   const Clock::time_point deadline = Clock::now() + config_.block_timeout;
   nanoseconds pause = kFirstPause;
   for (;;) {

@@ -21,7 +21,8 @@
 // Growth. A ring may grow to `data_bytes`, and begins with a small part of this size (first_data_bytes). When
 // a record finds no room, the ring becomes four times as large, and its memory is allocated; it never becomes
 // smaller. If there is no memory, the ring is full at its current size, and tries to grow again a second
-// later.
+// later. A ring whose size is not configured grows only to its limit, which raise_limit() raises when it is
+// known how large a saved step is.
 //
 // Lanes. A trainer with accelerators has one more Ring per device, created with the main ring and owned by
 // it, because descriptors cannot be passed to the flusher later. A lane is sparse until take_memory(): until
@@ -119,15 +120,17 @@ enum class FullPolicy : std::uint32_t {
 };
 
 struct RingConfig {
-  std::uint64_t data_bytes = 0;                          // maximum; power of two, 64 KiB .. 64 GiB
-  std::uint64_t first_data_bytes = 0;                    // at the start; 0: result of first_data_bytes()
-  std::uint64_t slots = 0;                               // power of two, 16 .. 2^20
+  std::uint64_t data_bytes = 0;        // maximum; power of two, 64 KiB .. 64 GiB
+  std::uint64_t first_data_bytes = 0;  // at the start; 0: result of first_data_bytes()
+  std::uint64_t limit_bytes = 0;       // growth ends here until raise_limit(); power of two; 0: data_bytes
+  std::uint64_t slots = 0;             // power of two, 16 .. 2^20
   std::uint64_t names_bytes = std::uint64_t{256} << 20;  // maximum; power of two, 4 KiB .. 1 GiB
   FullPolicy policy = FullPolicy::kBlock;
   std::chrono::nanoseconds block_timeout = std::chrono::seconds(30);
   int threads = 1;                 // for the work of a large capture, including the caller, 1 .. 64
   std::uint32_t device_lanes = 0;  // 0 .. kMaxDeviceLanes
   std::uint64_t device_lane_bytes = std::uint64_t{256} << 20;  // data_bytes of each lane
+  std::uint64_t device_lane_limit = 0;                         // limit_bytes of each lane
   std::uint64_t device_lane_slots = 16384;                     // slots of each lane
   std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // device memory for the device of a lane
   bool step_times = false;  // whether there is a queue of times of steps (step_times.hpp)
@@ -216,8 +219,18 @@ class Ring {
 
   std::uint64_t max_record_bytes() const noexcept {
     return max_record_bytes_;
-  }  // min(data_bytes / 8, 64 MiB)
+  }  // an eighth of the first limit, at most 64 MiB
   std::uint64_t data_bytes() const noexcept { return config_.data_bytes; }
+  /// Size at which growth ends. Of a lane: the size that it has, or will have.
+  std::uint64_t limit_bytes() const noexcept { return limit_.load(std::memory_order_relaxed); }
+  /// Lets the ring grow to `bytes`, rounded up to a power of two, and at most to data_bytes. A lane gets this
+  /// size if its memory is not allocated yet. The limit never becomes smaller. Returns the limit.
+  std::uint64_t raise_limit(std::uint64_t bytes) noexcept;
+  /// Sets a lane that no record has used back to its first limit, and frees the rest of its memory. False if
+  /// it has this size already.
+  bool shrink_lane() noexcept;
+  /// Time that threads have waited for room so far, including lanes.
+  std::uint64_t waited_ns() const noexcept;
   /// Bytes of shared memory that were allocated so far, including lanes; 0 after close().
   std::uint64_t memory_bytes() const noexcept;
   /// Announces that records of `bytes` in total will soon be in the ring at once. A thread makes the ring
@@ -288,18 +301,20 @@ class Ring {
   std::uint64_t next_size(std::uint64_t index, std::uint64_t units) const noexcept;
   void set_size(std::uint64_t index) noexcept;
   bool has_room(std::uint64_t bytes) const noexcept;
+  bool wait_until_room(std::uint64_t bytes) noexcept;
   Reservation reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept;
   void publish(const Reservation& reservation) noexcept;
   void make_lanes();
+  void set_lane_size(std::uint64_t bytes) noexcept;
 
   const RingConfig config_;
+  std::atomic<std::uint64_t> limit_;  // written under grow_mutex_; relaxed: orders no other access
   const std::uint64_t max_record_bytes_;
   std::shared_ptr<RingMemory> memory_;  // constant until close() has seen users_ == 0, null after
   const std::shared_ptr<const ForkGuard> guard_;
   const int fd_;
   std::vector<std::shared_ptr<Ring>> lanes_;  // constant after construction
-  // Release in take_memory(), pairs with the acquire there. try_reserve() loads it relaxed: the kernel makes
-  // sure that the pages exist.
+  // Release in take_memory(), pairs with the acquire there and in try_reserve(), for sizes_[0].
   std::atomic<bool> memory_taken_;
   std::mutex take_mutex_;  // guards the next two
   bool take_tried_ = false;
@@ -324,6 +339,7 @@ class Ring {
   // Word step % 64: [step:32 | next seq:32]. Compare-and-swap by the producers of a step, relaxed: atomicity
   // alone keeps the numbers distinct, and a number orders no other access.
   std::array<std::atomic<std::uint64_t>, 64> sequences_{};
+  std::atomic<std::uint64_t> waited_ns_{0};  // of this ring; relaxed: a sum
   std::atomic<std::uint64_t> gave_up_at_{
       ~std::uint64_t{0}};  // H at the last timeout of a wait; relaxed: a hint between producers
 };

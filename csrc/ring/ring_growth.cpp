@@ -1,5 +1,6 @@
 // Growth of a ring (ring.hpp, "Growth" and 10).
 #include <algorithm>
+#include <bit>
 #include <exception>
 
 #include "base/signal_free_thread.hpp"
@@ -9,6 +10,7 @@ namespace tdcore {
 namespace {
 
 constexpr std::chrono::seconds kPauseAfterRefusal{1};
+constexpr std::chrono::microseconds kPauseWhileGrowing{20};
 constexpr std::uint64_t kFactor = 4;
 
 }  // namespace
@@ -23,7 +25,7 @@ bool Ring::may_ever_fit(std::uint64_t units) const noexcept {
 /// The smallest size after `index` in which a record of `units` has room immediately, or the largest size. In
 /// units. Under grow_mutex_.
 std::uint64_t Ring::next_size(std::uint64_t index, std::uint64_t units) const noexcept {
-  const std::uint64_t most = config_.data_bytes / kUnitBytes;
+  const std::uint64_t most = limit_bytes() / kUnitBytes;
   const ControlPage& control = memory_->control();
   const Cursor head = Cursor::unpack(
       control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
@@ -74,7 +76,7 @@ bool Ring::resize(std::uint64_t capacity) noexcept {
   }
   sizes_[index + 1].capacity = capacity;
   set_size(index + 1);
-  control.data_limit.store(config_.data_bytes, std::memory_order_relaxed);
+  control.data_limit.store(limit_bytes(), std::memory_order_relaxed);
   growth_refusal_.clear();
   return true;
 }
@@ -85,26 +87,33 @@ bool Ring::grow(std::uint64_t units) noexcept {
   ControlPage& control = memory_->control();
   // Acquire: as in reserve().
   const std::uint64_t seen = Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size;
-  if (sizes_[seen].capacity >= config_.data_bytes / kUnitBytes) return false;
-  const std::lock_guard lock(grow_mutex_);
+  if (sizes_[seen].capacity >= limit_bytes() / kUnitBytes || seen + 1 == sizes_.size()) return false;
+  std::unique_lock lock(grow_mutex_, std::defer_lock);
+  while (!lock.try_lock()) {  // another thread may be allocating a further size, which is not needed here
+    if (Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size != seen) return true;
+    std::this_thread::sleep_for(kPauseWhileGrowing);
+  }
   const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
   if (index != seen) return true;
   if (std::chrono::steady_clock::now() < no_growth_until_) return false;
   return resize(next_size(index, units));
 }
 
-/// The work of expect(), in its thread.
+/// The work of expect(), in its thread. One growth after the other, so that a capture that needs only the
+/// next size does not wait until all memory is allocated.
 void Ring::grow_ahead() noexcept {
   const Pin pin(*this);
   if (!pin) return;
-  const std::lock_guard lock(grow_mutex_);
-  const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
-  const std::uint64_t most = config_.data_bytes / kUnitBytes;
-  const std::uint64_t index =
-      Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
-  std::uint64_t capacity = sizes_[index].capacity;
-  while (capacity < most && capacity - capacity / 8 < expected) capacity = std::min(capacity * kFactor, most);
-  if (capacity > sizes_[index].capacity) (void)resize(capacity);
+  for (bool grown = true; grown && !closed_.load(std::memory_order_relaxed);) {
+    const std::lock_guard lock(grow_mutex_);
+    const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
+    const std::uint64_t most = limit_bytes() / kUnitBytes;
+    const std::uint64_t index =
+        Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
+    const std::uint64_t capacity = sizes_[index].capacity;
+    grown = capacity < most && capacity - capacity / 8 < expected && index + 1 < sizes_.size() &&
+            resize(std::min(capacity * kFactor, most));
+  }
 }
 
 void Ring::expect(std::uint64_t bytes) noexcept {
@@ -116,6 +125,25 @@ void Ring::expect(std::uint64_t bytes) noexcept {
   expected_units_.store(units, std::memory_order_relaxed);
   if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and short
   ahead_ = start_signal_free_thread([this] { grow_ahead(); });
+}
+
+std::uint64_t Ring::raise_limit(std::uint64_t bytes) noexcept {
+  const Pin pin(*this);
+  if (!pin) return limit_bytes();
+  const std::lock_guard taking(take_mutex_);
+  const std::lock_guard growing(grow_mutex_);
+  const std::uint64_t before = limit_bytes();
+  const std::uint64_t limit =
+      std::min(std::bit_ceil(std::min(bytes, config_.data_bytes)), config_.data_bytes);
+  const bool is_lane = memory_->control().lane != 0;
+  if (limit <= before || (is_lane && take_tried_)) return before;
+  if (is_lane) {
+    set_lane_size(limit);
+  } else {
+    limit_.store(limit, std::memory_order_relaxed);
+    memory_->control().data_limit.store(limit, std::memory_order_relaxed);
+  }
+  return limit;
 }
 
 std::uint64_t Ring::memory_bytes() const noexcept {

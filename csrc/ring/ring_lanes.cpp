@@ -25,6 +25,7 @@ std::uint64_t new_family() noexcept {
 void Ring::make_lanes() {
   RingConfig config = config_;
   config.data_bytes = config_.device_lane_bytes;
+  config.limit_bytes = config_.device_lane_limit;
   config.slots = config_.device_lane_slots;
   config.threads = 1;
   config.device_lanes = 0;
@@ -45,6 +46,23 @@ void Ring::make_lanes() {
   }
 }
 
+/// Sets the size of a lane that is not in use. Under take_mutex_.
+void Ring::set_lane_size(std::uint64_t bytes) noexcept {
+  limit_.store(bytes, std::memory_order_relaxed);
+  sizes_[0].capacity = bytes / kUnitBytes;
+  memory_->control().data_limit.store(bytes, std::memory_order_relaxed);
+}
+
+bool Ring::shrink_lane() noexcept {
+  const Pin pin(*this);
+  const std::uint64_t first = config_.limit_bytes == 0 ? config_.data_bytes : config_.limit_bytes;
+  if (!pin || limit_bytes() == first) return false;
+  const std::lock_guard lock(take_mutex_);
+  set_lane_size(first);
+  memory_->give_back(first);
+  return true;
+}
+
 bool Ring::take_memory(std::string* why) noexcept {
   const Pin pin(*this);
   if (!pin) return false;
@@ -53,11 +71,15 @@ bool Ring::take_memory(std::string* why) noexcept {
     const std::lock_guard lock(take_mutex_);
     if (!take_tried_) {
       take_tried_ = true;
-      try {
-        memory_->take();
-        memory_taken_.store(true, std::memory_order_release);  // pairs with the acquire above
-      } catch (const std::exception& error) {
-        take_error_ = error.what();
+      const std::uint64_t first = config_.limit_bytes == 0 ? config_.data_bytes : config_.limit_bytes;
+      while (!memory_taken_.load(std::memory_order_relaxed) && take_error_.empty()) {
+        try {
+          memory_->take(limit_bytes());
+          memory_taken_.store(true, std::memory_order_release);  // pairs with the acquire above
+        } catch (const std::exception& error) {
+          if (limit_bytes() == first) take_error_ = error.what();
+          set_lane_size(first);
+        }
       }
     }
     if (why != nullptr) *why = take_error_;
@@ -69,7 +91,16 @@ bool Ring::take_memory(std::string* why) noexcept {
 
 Mapping Ring::mapping() const noexcept {
   const Pin pin(*this);
-  return pin ? Mapping{memory_->base(), memory_->total_bytes()} : Mapping{};
+  if (!pin) return {};
+  const auto before = static_cast<std::uint64_t>(memory_->data() - static_cast<std::byte*>(memory_->base()));
+  return {memory_->base(), before + limit_bytes()};
+}
+
+std::uint64_t Ring::waited_ns() const noexcept {
+  std::uint64_t sum = waited_ns_.load(std::memory_order_relaxed);
+  if (!guard_->here()) return 0;
+  for (const std::shared_ptr<Ring>& lane : lanes_) sum += lane->waited_ns();
+  return sum;
 }
 
 std::uint64_t Ring::early_commits() const noexcept {

@@ -120,7 +120,16 @@ std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, std::uint64_t
   return memory;
 }
 
-void RingMemory::take() { take_parts(sizes_.data_bytes, "device_lane_bytes"); }
+void RingMemory::take(std::uint64_t data_bytes) { take_parts(data_bytes, "device_lane_bytes"); }
+
+void RingMemory::give_back(std::uint64_t data_bytes) noexcept {
+  const std::uint64_t before = data_taken();
+  if (data_bytes >= before) return;
+  const auto data = static_cast<std::uint64_t>(data_ - base_);
+  (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(data + data_bytes),
+                    static_cast<off_t>(before - data_bytes));
+  data_taken_.store(data_bytes, std::memory_order_relaxed);
+}
 
 void RingMemory::take_parts(std::uint64_t data_bytes, const std::string& setting) {
   const auto names = static_cast<std::uint64_t>(names_ - base_);

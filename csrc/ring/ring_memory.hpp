@@ -46,8 +46,11 @@ class RingMemory {
   /// Duplicates fd. Throws std::invalid_argument if it is not a ring of this build, or std::system_error.
   static std::shared_ptr<RingMemory> attach(int fd);
 
-  /// Allocates the data, the beginning of the names, and all other parts. Throws std::system_error.
-  void take();
+  /// Allocates the first `data_bytes` of the data, the beginning of the names, and all other parts. Throws
+  /// std::system_error.
+  void take(std::uint64_t data_bytes);
+  /// Frees the data after the first `data_bytes`, which no record has used.
+  void give_back(std::uint64_t data_bytes) noexcept;
 
   /// Allocates the first `bytes` of the table of names, and some more in advance. False if there is no
   /// memory, or if the table cannot be so long. One thread at a time, of the trainer.

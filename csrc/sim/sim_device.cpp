@@ -67,7 +67,7 @@ void* SimDevice::allocate(std::uint64_t bytes) noexcept { return allocate_guarde
 void* SimDevice::allocate_host(std::uint64_t bytes) noexcept { return allocate_guarded(bytes); }
 
 bool SimDevice::pin(void* memory, std::uint64_t bytes) noexcept {
-  return memory != nullptr && bytes % kPageBytes == 0 &&
+  return memory != nullptr && bytes % kPageBytes == 0 && bytes <= options_.pin_bytes &&
          reinterpret_cast<std::uintptr_t>(memory) % kPageBytes == 0;
 }
 
@@ -103,6 +103,11 @@ EventHandle SimDevice::make_event() noexcept {
   } catch (const std::bad_alloc&) {
     return 0;
   }
+}
+
+std::uint64_t SimDevice::free_bytes() noexcept {
+  const std::scoped_lock lock(mutex_);
+  return options_.memory_bytes - allocated_;
 }
 
 bool SimDevice::is_capturing(StreamHandle stream) noexcept {

@@ -45,6 +45,7 @@ struct SimDeviceOptions {
   bool failure_loses_work = true;
   bool early_words = false;                             // every second commit is before its data
   std::uint64_t memory_bytes = std::uint64_t{1} << 40;  // maximum
+  std::uint64_t pin_bytes = std::uint64_t{1} << 40;     // maximum of one call of pin()
 };
 
 class SimDevice final : public Device {
@@ -59,6 +60,7 @@ class SimDevice final : public Device {
   bool pin(void* memory, std::uint64_t bytes) noexcept override;
   StreamHandle make_stream() noexcept override;
   EventHandle make_event() noexcept override;
+  std::uint64_t free_bytes() noexcept override;
 
   void* device_address(void* pinned) const noexcept override { return pinned; }
   bool is_capturing(StreamHandle stream) noexcept override;

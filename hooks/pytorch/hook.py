@@ -179,6 +179,7 @@ class Hook(FromConfiguration, TrainingDriver):
         root = Root(self, module, name, compiled)
         if type(self).forward_hook is not Hook.forward_hook:
             root.module_hooks.override = weakref.WeakMethod(self.forward_hook)
+        self._guarded("ring size", self._expect, module, name)  # before its devices are set up
         with ExitStack() as stack:
             if not self._listens:
                 self._listens = True
@@ -192,7 +193,6 @@ class Hook(FromConfiguration, TrainingDriver):
         leave_hooks_out_of_pickles()
         hide_hooks_from_torchscript()
         self._foreign.clear()
-        self._guarded("ring size", self._expect, module, name)
         self._clock.refresh_next()
         if compile_in_use():
             compiled_steps.arm(self, root)
@@ -200,11 +200,11 @@ class Hook(FromConfiguration, TrainingDriver):
     register_hook = register_module
 
     def _expect(self, module: nn.Module, name: str) -> None:
-        """Make the ring allocate memory in advance for the values of a saved step of the model."""
-        included = [self._collections.get(each) for each in self._clock.included]
-        expected = expected_bytes(module, name, included, self.config.reduction_config)
-        if expected:
-            self._ring.expect(expected)
+        """Choose the size of the ring for the values of a saved step of the model."""
+        if self._session is not None:
+            included = [self._collections.get(each) for each in self._clock.included]
+            expected = expected_bytes(module, name, included, self.config.reduction_config)
+            self._session.sizes.expect(expected)
 
     def register_loss(self, loss_module: nn.Module) -> None:
         """Capture the outputs of a loss module, as "<Class>_output_0" of the collection "losses"."""

@@ -31,6 +31,7 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.reporter import Reporter
 from tdcore.flusher.run_writer import RunWriter
 from tdcore.flusher.sink_health import SinkHealth
+from tdcore.flusher.sink_rate import SinkRate
 from tdcore.format.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
 from tdcore.sinks.base import Sink, SinkError, SinkKeyError
 
@@ -84,7 +85,9 @@ class Flusher:
         self._attempt = attempt
         self._run_id = run_id
         self._ledger = Ledger(sink, worker=worker, attempt=attempt, journal=journal)
-        self._reporter = Reporter(consumer, self._ledger, heartbeat=self._options.heartbeat.total_seconds())
+        self._rate = SinkRate(clock)
+        heartbeat = self._options.heartbeat.total_seconds()
+        self._reporter = Reporter(consumer, self._ledger, heartbeat=heartbeat, rate=self._rate)
         self._health = SinkHealth(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
         self._deadline = Deadline(self._options.end_deadline.total_seconds())
         self._writer = RunWriter(
@@ -161,12 +164,17 @@ class Flusher:
             if not self._recovered:
                 return self._recover()
             worked = writer.pipeline.collect()
+            self._rate.set_busy(writer.pipeline.busy)
             if writer.pipeline.busy and self._consumer.fill > self._options.spill_fill:
                 writer.pipeline.relieve()
             if self._merge_check_due and self._merge_if_overdue(now):
                 return True
             if writer.has_pending or writer.flush_due(now, ending):
-                self._merge_check_due = writer.flush(now)
+                self._rate.set_busy(True)
+                try:
+                    self._merge_check_due = writer.flush(now)
+                finally:
+                    self._rate.set_busy(writer.pipeline.busy)
                 return self._merge_check_due or worked
             if writer.pipeline.busy:
                 return worked

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tdcore.flusher.index_summary import IndexSummary
 from tdcore.flusher.ledger import Ledger
+from tdcore.flusher.sink_rate import SinkRate
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer
@@ -17,10 +18,14 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Reports that are sent through `consumer`. heartbeat: seconds between two heartbeats."""
+    """Reports that are sent through `consumer`.
 
-    def __init__(self, consumer: Consumer, ledger: Ledger, *, heartbeat: float) -> None:
+    heartbeat: seconds between two heartbeats. rate: the time in which records were written.
+    """
+
+    def __init__(self, consumer: Consumer, ledger: Ledger, *, heartbeat: float, rate: SinkRate) -> None:
         self._consumer = consumer
+        self._rate = rate
         self._ledger = ledger
         self._heartbeat = heartbeat
         self._next_heartbeat = 0.0
@@ -36,7 +41,14 @@ class Reporter:
 
     def report_error(self, error: str | None) -> None:
         """Report the current error: "" clears the last error, None keeps it."""
-        self._consumer.report(records=0, bytes=0, rows=0, last_step=self._last_step(), error=error)
+        self._consumer.report(
+            records=0,
+            bytes=0,
+            rows=0,
+            last_step=self._last_step(),
+            error=error,
+            busy_ns=self._rate.take_ns(),
+        )
 
     def report_index_file(self, summary: IndexSummary, error: str | None) -> None:
         """Report an index file that is durable. error: as for report_error()."""
@@ -46,6 +58,7 @@ class Reporter:
             rows=summary.rows,
             last_step=self._last_step(),
             error=error,
+            busy_ns=self._rate.take_ns(),
         )
 
     def _last_step(self) -> int:

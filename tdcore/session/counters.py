@@ -87,6 +87,7 @@ class Progress:
     Attributes:
         flusher_epoch: Number of flushers that have attached to the ring.
         records, bytes, rows: Numbers of durable records, bytes and rows so far.
+        busy: Time in which the flusher wrote records.
         last_step: The newest durable step; -1 before the first.
         pending_records, pending_bytes: Numbers of records and bytes that are still in the ring.
         errors: Number of failed calls of the sink.
@@ -97,6 +98,7 @@ class Progress:
     records: int = 0
     bytes: int = 0
     rows: int = 0
+    busy: timedelta = timedelta()
     last_step: int = -1
     pending_records: int = 0
     pending_bytes: int = 0
@@ -111,6 +113,7 @@ class Progress:
             records=int(raw["records"]),
             bytes=int(raw["bytes"]),
             rows=int(raw["rows"]),
+            busy=timedelta(microseconds=raw["busy_ns"] / 1000),
             last_step=int(raw["last_step"]),
             pending_records=int(raw["pending_records"]),
             pending_bytes=int(raw["pending_bytes"]),
@@ -129,6 +132,8 @@ class DeviceReport:
         rung: How records are committed: "stream_write", "commit_kernel" or "poll".
         rung_reason: Why no faster way is used.
         arena_bytes: Used memory of the device.
+        ring_bytes: Pinned host memory for records.
+        arena_waits: Records for which the training's stream waited until earlier copies had freed the arena.
         early_commits: Records that were committed before their values; each was detected and read later.
         in_flight: Records that the device has not written yet.
         error: The reason why the device is not used; "" if the device is used.
@@ -140,6 +145,8 @@ class DeviceReport:
     rung: str
     rung_reason: str
     arena_bytes: int
+    ring_bytes: int
+    arena_waits: int
     early_commits: int
     in_flight: int
     error: str

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tdcore.errors import CaptureError, ConfigError
 from tdcore.session.devices import visible_nvidia_devices
+from tdcore.session.ring_sizes import LEAST_ARENA, LEAST_RING, most_ring_bytes
 from tdcore.text.short_repr import settings_repr
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class RingConfig:
     Args:
         ring_bytes: Maximum size of payloads and statistics that are not written yet; a power of two. A ring
             begins with 1 to 4 MiB and grows when a record does not fit. If no more memory can be allocated,
-            the ring is full at its current size.
+            the ring is full at its current size. None: 256 MiB, or a size that holds a saved step, within
+            1/16 of the available memory of the machine (ring_sizes.py).
         slots: Maximum number of records that are not written yet; a power of two.
         names_bytes: Maximum size of the table of tensor names; a power of two. The table grows with new
             names.
@@ -44,22 +46,23 @@ class RingConfig:
         device_lanes: Number of accelerators whose tensors are captured, 0 to 8. None: the NVIDIA devices that
             are visible to this process, counted without a CUDA call.
         device_ring_bytes: Maximum host memory for each accelerator, like ring_bytes; a power of two. It is
-            allocated and pinned at the first use of the device.
-        device_arena_bytes: Memory of each device for payloads that are not copied to the host yet.
+            allocated and pinned at the first use of the device. None: as for ring_bytes.
+        device_arena_bytes: Memory of each device for payloads that are not copied to the host yet. None: 64
+            MiB, or a size that holds a saved step, within 1/50 of the free memory of the device.
 
     Raises:
         ConfigError: A value is invalid.
     """
 
-    ring_bytes: int = 256 * _MIB
+    ring_bytes: int | None = None
     slots: int = 16384
     names_bytes: int = 256 * _MIB
     when_full: Literal["block", "drop", "degrade"] = "block"
     block_timeout: timedelta = timedelta(seconds=30)
     threads: int | None = None
     device_lanes: int | None = None
-    device_ring_bytes: int = 256 * _MIB
-    device_arena_bytes: int = 64 * _MIB
+    device_ring_bytes: int | None = None
+    device_arena_bytes: int | None = None
 
     __repr__ = settings_repr
 
@@ -75,11 +78,11 @@ class RingConfig:
                 f"device_lanes must be from 0 to {_MOST_LANES} (or None), got {self.device_lanes}"
             )
         size = self.device_ring_bytes
-        if not _LEAST_RING <= size <= _MOST_RING or size & (size - 1):
+        if size is not None and (not _LEAST_RING <= size <= _MOST_RING or size & (size - 1)):
             raise ConfigError(
                 f"device_ring_bytes must be a power of two from {_LEAST_RING} to {_MOST_RING}, got {size}"
             )
-        if self.device_arena_bytes < _MIB:
+        if self.device_arena_bytes is not None and self.device_arena_bytes < _MIB:
             raise ConfigError(f"device_arena_bytes must be at least {_MIB}, got {self.device_arena_bytes}")
 
     def resolved_threads(self) -> int:
@@ -94,31 +97,38 @@ class RingConfig:
         return min(visible_nvidia_devices(), _MOST_LANES)
 
 
-def make_ring(config: RingConfig, *, step_times: bool = False) -> _core.Ring:
+def make_ring(config: RingConfig, *, step_times: bool = False, processes: int = 1) -> _core.Ring:
     """Create the ring with its memory. Raises ConfigError, or CaptureError if there is no shared memory.
 
-    step_times: Whether the memory has a queue for times of steps.
+    Args:
+        config: Its sizes. A size of None begins with the least size, which RingSizes raises.
+        step_times: Whether the memory has a queue for times of steps.
+        processes: Number of capturing processes on this machine.
     """
     from tdcore import _core  # not at the top: RingConfig also exists if tdcore is disabled
 
+    most = most_ring_bytes(_core.available_memory_bytes(), processes)
     try:
         return _core.Ring(
-            data_bytes=config.ring_bytes,
+            data_bytes=config.ring_bytes or most,
+            limit_bytes=0 if config.ring_bytes else LEAST_RING,
             slots=config.slots,
             names_bytes=config.names_bytes,
             policy=config.when_full,
             block_timeout_seconds=config.block_timeout.total_seconds(),
             threads=config.resolved_threads(),
             device_lanes=config.resolved_device_lanes(),
-            device_lane_bytes=config.device_ring_bytes,
+            device_lane_bytes=config.device_ring_bytes or most,
+            device_lane_limit=0 if config.device_ring_bytes else LEAST_RING,
             device_lane_slots=config.slots,
-            device_arena_bytes=config.device_arena_bytes,
+            device_arena_bytes=config.device_arena_bytes or LEAST_ARENA,
             step_times=step_times,
         )
     except ValueError as error:
         raise ConfigError(f"RingConfig: {error}") from error
     except (OSError, MemoryError) as error:
+        size = config.ring_bytes or LEAST_RING
         raise CaptureError(
-            f"cannot set up {config.ring_bytes / _MIB:.0f} MiB of shared memory for capture: {error}; "
+            f"cannot set up {size / _MIB:.0f} MiB of shared memory for capture: {error}; "
             "lower RingConfig.ring_bytes, or allow memfd_create() in this container"
         ) from error

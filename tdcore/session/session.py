@@ -38,6 +38,7 @@ from tdcore.session.counters import CloseReport, Counters, Progress
 from tdcore.session.live_export import check_live_export, start_live_export
 from tdcore.session.profile_store import ProfileStore
 from tdcore.session.ring_config import RingConfig, make_ring
+from tdcore.session.ring_sizes import RingSizes, capturing_processes
 from tdcore.session.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.session.supervisor import Supervisor, close_before_executors
 from tdcore.sinks import is_remote, place_text, shown_place
@@ -122,7 +123,10 @@ class Session:
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
         # First, so that an invalid size creates no attempt.
-        self.ring = make_ring(ring or RingConfig(), step_times=settings.measures_step_times())
+        ring = ring or RingConfig()
+        processes = capturing_processes(len(workers), world_size)
+        self.ring = make_ring(ring, step_times=settings.measures_step_times(), processes=processes)
+        self.sizes = RingSizes(self.ring, ring, processes=processes, available=_core.available_memory_bytes)
         try:
             spools = worker_spools(self.out_dir, worker) if is_remote(self.out_dir) else None
             place = _claim(

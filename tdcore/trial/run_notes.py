@@ -21,7 +21,13 @@ _MODULE_HEADINGS = ("not_in_compiled_code", "never_called", "not_tapped")
 _MAX_CHARS = 400  # per entry
 _SHOWN = 4  # number of shown entries of a long list
 _SHOWN_ELSEWHERE = {"exception", LEFT_OUT_NOTE}  # with the attempt, and with missing data
-_SENTENCES = {"not_captured", "not_recorded", "capture_requests"}  # one line for each entry
+_SENTENCES = {
+    "not_captured",
+    "not_recorded",
+    "capture_requests",
+    "ring_sizes",
+    "slow_sink",
+}  # one line for each entry
 _ABSENT = {
     "no_backward": "no backward reached it in this step",
     "not_stepped": "its optimizer did not step in this step",

@@ -122,6 +122,7 @@ class CountingDevice final : public Device {
   StreamHandle make_stream() noexcept override {
     return set_up([&] { return device_.make_stream(); });
   }
+  std::uint64_t free_bytes() noexcept override { return device_.free_bytes(); }
   EventHandle make_event() noexcept override {
     return set_up([&] { return device_.make_event(); });
   }

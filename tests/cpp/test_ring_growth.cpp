@@ -136,6 +136,35 @@ void rings() {
     }
     REQUIRE(records == 240);
   });
+  it("threads that write while the limit rises and memory is allocated ahead lose no record", [] {
+    RingConfig limited = growing(4 * kMib, 4096);
+    limited.limit_bytes = 64 << 10;
+    Ring ring(limited);
+    Consumer consumer(ring.memory());
+    constexpr unsigned kRecords = 300;
+    std::array<std::thread, 3> producers;
+    for (unsigned p = 0; p < producers.size(); ++p) {
+      producers[p] = std::thread([&ring, p] {
+        for (unsigned i = 0; i < kRecords; ++i) {
+          while (!put(ring, 3000, p)) std::this_thread::yield();
+        }
+      });
+    }
+    for (unsigned read = 0; read < kRecords * producers.size();) {
+      const std::optional<RecordView> record = consumer.next(false);
+      if (!record) continue;
+      REQUIRE(holds(*record, 3000, static_cast<unsigned>(record->data[0])));
+      if (++read % 100 == 0) {
+        release_all(consumer);
+        (void)ring.raise_limit(std::uint64_t{read} * 3000);
+        ring.expect(std::uint64_t{read} * 3000);
+      }
+      if (read % 20 == 0) release_all(consumer);
+    }
+    for (std::thread& producer : producers) producer.join();
+    release_all(consumer);
+    REQUIRE(ring.limit_bytes() == 4 * kMib && consumer.pending_records() == 0);
+  });
   it("positions wrap at the end of their bits while the ring grows", [] {
     Ring ring(growing(kMib, 4096));
     ControlPage& control = ring.memory()->control();

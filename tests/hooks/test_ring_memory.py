@@ -13,6 +13,7 @@ import torch
 import tdcore as td
 from tdcore import _core
 from tdcore.hooks.pytorch import Hook
+from tdcore.session import ring_config, ring_sizes
 from tests.hooks.conftest import MakeHook
 from tests.waiting import wait_until
 
@@ -64,6 +65,24 @@ def test_memory_for_values_is_there_before_the_first_step(tmp_path: Path) -> Non
         assert ring_memory() - before < 20 * MIB
         train(model, 1)
         assert ring_memory() - before < 20 * MIB
+
+
+@pytest.mark.parametrize(("available", "expected"), [(1 << 40, "8 MiB"), (40 * MIB, "2 MiB")])
+def test_the_ring_grows_for_a_large_model_if_the_machine_has_the_memory(
+    available: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_config, "LEAST_RING", MIB)
+    monkeypatch.setattr(ring_sizes, "LEAST_RING", MIB)
+    _core._pretend_available_memory(available)
+    try:
+        with Hook(tmp_path / "run", include_collections=["weights"], flusher="thread") as hook:
+            model = three_layers(width=1000)  # 4 MB of parameters
+            hook.register_module(model)
+            train(model, 1)
+    finally:
+        _core._pretend_available_memory(None)
+    (note,) = td.create_trial(tmp_path / "run").notes()["ring_sizes"]
+    assert note.startswith(f"ring of up to {expected} (the default is 1 MiB): a saved step has 3.899 MiB")
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ CommitMode commit_mode_from(const std::string& name) {
 
 SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t seed, std::uint32_t delay_us,
                                 bool host_tensors, const std::string& commit_mode, std::uint64_t fails_after,
-                                bool early_words, std::uint32_t queue_limit) {
+                                bool early_words, std::uint32_t queue_limit, std::uint64_t memory_bytes,
+                                std::uint64_t pin_bytes) {
   SimDeviceOptions options;
   options.seed = seed;
   options.delay_us = delay_us;
@@ -37,6 +38,8 @@ SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t se
   options.fails_after = fails_after;
   options.early_words = early_words;
   options.queue_limit = queue_limit;
+  options.memory_bytes = memory_bytes;
+  options.pin_bytes = pin_bytes;
   auto made = std::make_unique<SimDevice>(options);
   SimDevice* const device = made.get();
   ring.attr("_use_device")(id, device_capsule(std::move(made)), py::arg("host_tensors") = host_tensors);
@@ -58,6 +61,8 @@ Args:
     early_words: Commit some records before their values are written.
     queue_limit: Largest number of pending pieces of work of a stream. A call that enqueues more waits, as in
         CUDA. 0: no limit.
+    memory_bytes: Memory of the device.
+    pin_bytes: Maximum size of memory that can be pinned in one call.
 
 Returns:
     A handle to the device.
@@ -102,7 +107,9 @@ void bind_simulated_device(py::module_& module) {
   module.def("simulate_device", &simulate_device, py::arg("ring"), py::arg("id") = 0, py::kw_only(),
              py::arg("seed") = 1, py::arg("delay_us") = 20, py::arg("host_tensors") = false,
              py::arg("rung") = "stream_write", py::arg("fails_after") = ~std::uint64_t{0},
-             py::arg("early_words") = false, py::arg("queue_limit") = 0, kSimulateDoc);
+             py::arg("early_words") = false, py::arg("queue_limit") = 0,
+             py::arg("memory_bytes") = SimDeviceOptions{}.memory_bytes,
+             py::arg("pin_bytes") = SimDeviceOptions{}.pin_bytes, kSimulateDoc);
 }
 
 }  // namespace tdcore

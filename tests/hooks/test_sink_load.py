@@ -1,0 +1,201 @@
+"""The warning that a disk or bucket cannot keep up: at simulated rates, and in trainings on a slow disk."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tdcore as td
+from tdcore.hooks import sink_load
+from tdcore.hooks.pytorch import Hook
+from tdcore.hooks.sink_load import SinkLoad
+from tdcore.sinks.base import Buffer
+from tdcore.sinks.local import LocalSink
+from tdcore.trial.run_notes import note_lines
+
+MB = 1_000_000
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+
+
+class Machine:
+    """A training that saves `size` bytes every `interval` steps of `seconds`, a ring, and a sink with a rate.
+
+    A capture waits until the ring has room ("block") or drops the rest ("drop").
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        interval: int,
+        seconds: float,
+        rate: float,
+        ring: int,
+        drop: bool = False,
+        late: float = 0.0,
+    ) -> None:
+        self.now = self.busy = self.waited = 0.0
+        self.stored = self.refused = self.written = self.step = 0
+        self.size, self.interval, self.seconds, self.rate, self.ring = size, interval, seconds, rate, ring
+        self.drop, self.late = drop, late  # late: the sink writes nothing before this time
+        self.sizes: list[int] = []
+        self.warnings: list[str] = []
+        self.load = SinkLoad(
+            lambda: (self.stored, self.refused, int(self.waited * 1e9), self.written, int(self.busy * 1e9)),
+            place="runs/demo",
+            measured=self.sizes.append,
+            report=self.warnings.append,
+            clock=lambda: self.now,
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        usable = min(seconds, max(0.0, self.now - self.late))
+        written = min(self.stored - self.written, int(usable * self.rate))
+        self.busy += written / self.rate
+        self.written += written
+
+    def save(self) -> None:
+        over = self.stored - self.written + self.size - self.ring
+        if over > 0 and not self.drop:
+            wait = max(0.0, self.late - self.now) + over / self.rate
+            self.pass_time(wait)
+            self.waited += wait
+            over = 0
+        over = max(over, 0)
+        self.refused += over
+        self.stored += self.size - over
+
+    def train(self, saved_steps: int) -> list[str]:
+        for _ in range(saved_steps):
+            self.load.begin_saved_step(self.step)
+            self.save()
+            self.step += self.interval
+            self.pass_time(self.interval * self.seconds)
+        return self.warnings
+
+
+SIZES = st.integers(10 * MB, 40_000 * MB)
+INTERVALS = st.integers(1, 500)
+SECONDS = st.floats(0.05, 5)
+
+
+@given(SIZES, INTERVALS, SECONDS, st.floats(1.05, 100), st.booleans(), st.floats(0, 30))
+def test_a_sink_that_keeps_up_is_never_reported(
+    size: int, interval: int, seconds: float, margin: float, drop: bool, late: float
+) -> None:
+    rate = margin * size / (interval * seconds)
+    machine = Machine(
+        size=size,
+        interval=interval,
+        seconds=seconds,
+        rate=rate,
+        ring=2 * size,
+        drop=drop,
+        late=min(late, 3 * interval * seconds),
+    )
+    assert machine.train(40) == []
+    assert machine.sizes == [size]
+
+
+@given(SIZES, INTERVALS, SECONDS, st.floats(0.02, 0.8), st.floats(0.3, 3), st.booleans())
+def test_a_sink_that_is_too_slow_is_reported_once_and_the_proposed_interval_fits(
+    size: int, interval: int, seconds: float, slow: float, ring: float, drop: bool
+) -> None:
+    settings: dict[str, Any] = {
+        "size": size,
+        "seconds": seconds,
+        "rate": slow * size / (interval * seconds),
+        "ring": int(ring * size),
+        "drop": drop,
+    }
+    (message,) = Machine(interval=interval, **settings).train(max(40, int(60 / interval / seconds)))
+    proposed = re.search(r"save_interval=(\d+) would fit", message)
+    assert proposed is not None
+    assert interval < int(proposed[1]) <= interval * 2 / slow / 0.8 + 1
+    settings["ring"] = 2 * size
+    assert Machine(interval=int(proposed[1]), **settings).train(40) == []
+
+
+@given(SIZES, st.integers(5, 500), SECONDS, st.booleans())
+def test_a_ring_that_does_not_hold_a_saved_step_is_named(
+    size: int, interval: int, seconds: float, drop: bool
+) -> None:
+    settings: dict[str, Any] = {
+        "size": size,
+        "interval": interval,
+        "seconds": seconds,
+        "rate": 1.5 * size / (interval * seconds),
+        "drop": drop,
+    }
+    (message,) = Machine(ring=size // 4, **settings).train(max(40, int(60 / interval / seconds)))
+    proposed = re.search(r"ring_bytes=(\d+) \* 2\*\*20\) would hold", message)
+    assert proposed is not None
+    assert Machine(ring=int(proposed[1]) << 20, **settings).train(40) == []
+
+
+def test_the_example_of_the_documentation_is_what_the_warning_says() -> None:
+    machine = Machine(size=4100 * MB, interval=10, seconds=1.2, rate=120e6, ring=1 << 30)
+    (message,) = machine.train(40)
+    assert " ".join(PAGE.read_text().split()).count(f"tdcore: {message}") == 1
+
+
+class SlowDisk(LocalSink):
+    """A local disk that writes 5 MB/s."""
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        time.sleep(sum(memoryview(part).nbytes for part in parts) / 5e6)
+        super().put(key, parts)
+
+
+@pytest.mark.parametrize(
+    ("when_full", "effect"), [("block", "the training waited"), ("drop", "were dropped")]
+)
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_training_on_a_slow_disk_gets_one_warning_and_a_note(
+    slow: bool,
+    when_full: Any,
+    effect: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sink_load, "_MIN_SECONDS", 0.6)
+    monkeypatch.setattr(sink_load, "_SAMPLE_SECONDS", 0.05)
+    if slow:
+        monkeypatch.setattr("tdcore.sinks.LocalSink", SlowDisk)
+    width = 500 if slow else 50  # 1 MB, or 10 kB
+    model = torch.nn.Linear(width, width, bias=False)
+    hook = Hook(
+        tmp_path / "run",
+        save_config=td.SaveConfig(save_interval=2),
+        include_collections=["weights"],
+        ring=td.RingConfig(ring_bytes=1 << 21, slots=64, when_full=when_full),
+        flusher="thread",
+    )
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING, "tdcore"):
+        for _ in range(40):
+            optimizer.zero_grad()
+            model(torch.ones(1, width)).sum().backward()
+            optimizer.step()
+            time.sleep(0.03)
+        hook.close()
+    messages = [each.getMessage() for each in caplog.records if "cannot keep up" in each.getMessage()]
+    assert len(messages) == slow
+    notes = td.create_trial(tmp_path / "run").notes()
+    assert [f"tdcore: {note}" for note in notes.get("slow_sink", [])] == messages
+    for message in messages:
+        assert effect in message
+        assert "values of 1.0 MB are requested every 2 steps" in message
+        assert list(note_lines(notes)) == [message.replace("tdcore: ", "slow sink: ")]
