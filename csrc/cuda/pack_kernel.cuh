@@ -109,12 +109,12 @@ TDCORE_DEVICE void pack_rounded(const ElementSource& source, u8* to, u32 element
   }
 }
 
-TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) {
+TDCORE_DEVICE void pack_tile(const ItemLayout* layouts, const Item& item, u64 first) {
   const u64 left = item.elements - first;
   const u32 elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
   const Dtype dtype = static_cast<Dtype>(item.dtype), packed = static_cast<Dtype>(item.packed_dtype);
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
-  const ElementSource source = element_source(launch, item, first, bytes);
+  const ElementSource source = element_source(layouts, item, first, bytes);
   u8* to = static_cast<u8*>(item.packed) + first * dtype_bytes(packed);
   TDCORE_ASSUME_GLOBAL(to);
   if (packed != dtype) {
@@ -129,9 +129,9 @@ TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) 
 TDCORE_DEVICE void pack_kernel(const Launch& launch) {
   u32 at = 0;
   for (u64 tile = launch.first_tile + blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
-    at = item_of(launch, tile, at);
+    at = item_of(launch.items, launch.count, tile, at);
     const Item& item = launch.items[at];
-    pack_tile(launch, item, (tile - item.first_tile) * kTileElements);
+    pack_tile(launch.layouts, item, (tile - item.first_tile) * kTileElements);
   }
 }
 

@@ -62,11 +62,11 @@ struct ElementSource {
 };
 
 /// The source of elements [first_element, ...) of an item.
-TDCORE_DEVICE ElementSource element_source(const Launch& launch, const Item& item, u64 first_element,
+TDCORE_DEVICE ElementSource element_source(const ItemLayout* layouts, const Item& item, u64 first_element,
                                            u32 bytes) {
   const u8* data = static_cast<const u8*>(item.data);
   if (item.layout == kContiguous) return {data + first_element * bytes, nullptr, 0};
-  return {data, launch.layouts + item.layout, item.first_element + first_element};
+  return {data, layouts + item.layout, item.first_element + first_element};
 }
 
 // ---- strides --------------------------------------------------------------------------------------------
