@@ -11,11 +11,12 @@
 
 namespace tdcore::device {
 
-/// Packs a tile of a launch whose table is in the parameters.
+/// Packs a tile of a launch whose table is in the parameters. Boxes would need more registers than the
+/// statistics leave, so transposed tensors of such launches are small (device_small.hpp) and gathered.
 TDCORE_DEVICE void pack_inline_tile(const InlineLaunch& all, u64 tile) {
   const u32 at = item_of(all.items, all.launch.count + all.packs, tile, all.launch.count);
   const Item& item = all.items[at];
-  pack_tile(all.layouts, item, (tile - item.first_tile) * kTileElements);
+  pack_tile<false>(nullptr, all.layouts, item, tile - item.first_tile);
   __syncthreads();  // the values are written by all threads
   if (threadIdx.x != 0) return;
   __threadfence_system();
@@ -33,7 +34,7 @@ TDCORE_DEVICE void capture_kernel(Shared& shared, const InlineLaunch& all) {
     shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
   }
   TDCORE_NO_UNROLL
-  for (u64 at = blockIdx.x; at < launch.tiles - launch.first_tile; at += gridDim.x) {
+  for (u32 at = blockIdx.x; at < static_cast<u32>(launch.tiles - launch.first_tile); at += gridDim.x) {
     const u64 tile = launch.first_tile + at;
     if (all.packs != 0 && tile >= all.stats_tiles) {
       pack_inline_tile(all, tile);

@@ -14,9 +14,10 @@ extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)
 }
 
 /// Packs the elements of all items of a launch.
-extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)
+extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 4)
     tdcore_pack(const __grid_constant__ tdcore::device::Launch launch) {
-  tdcore::device::pack_kernel(launch);
+  TDCORE_SHARED(tdcore::device::Box, box);
+  tdcore::device::pack_kernel(&box, launch);
 }
 
 /// Commits the earlier work of its stream. One thread.

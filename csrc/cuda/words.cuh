@@ -19,6 +19,7 @@
 #define TDCORE_UNROLL_4 _Pragma("unroll 4")
 #define TDCORE_NO_UNROLL _Pragma("unroll 1")
 #define TDCORE_SHARED(Type, name) __shared__ Type name
+#define TDCORE_NOTE_ACCESS(pointer)  // of the calling thread, or null; the tests count sectors
 #define TDCORE_ASSUME_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))  // avoids a check at every access
 #elif !defined(TDCORE_DEVICE)
 #error "for nvcc and NVRTC; on a CPU, include tests/cpp/gpu_emulation.hpp before"

@@ -1,6 +1,7 @@
 // Also the part of DeviceEngine that sends small captures.
 #include "device/device_small.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "device/device_engine.hpp"
@@ -37,9 +38,11 @@ bool measure_inline(std::span<const PlannedTensor> items, std::uint64_t payload_
         size.stats_tiles + pack_tiles > limits.tiles)
       return false;
   }
+  size.direct = size.packs > 0 && payload_bytes <= limits.direct_bytes;
+  // Only the pack kernel transposes in shared memory.
+  if (size.copies() && std::any_of(items.begin(), items.end(), is_transposed)) return false;
   if (partials) size.device_bytes = round_up(size.stats_tiles * sizeof(TensorStats), kDeviceAlignBytes);
   size.inlined = true;
-  size.direct = size.packs > 0 && payload_bytes <= limits.direct_bytes;
   return true;
 }
 

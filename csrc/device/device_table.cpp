@@ -100,6 +100,12 @@ Access access_of(const PlannedTensor& item) noexcept {
 bool is_packed(const PlannedTensor& item) noexcept { return item.payload_bytes > 0; }
 bool is_reduced(const PlannedTensor& item) noexcept { return item.stats && item.elements > 0; }
 bool needs_layout(const PlannedTensor& item) noexcept { return access_of(item).strided; }
+bool is_transposed(const PlannedTensor& item) noexcept {
+  if (!is_packed(item) || !needs_layout(item)) return false;
+  device::ItemLayout layout;
+  join_layout(item.request->tensor, layout);
+  return layout.row_axes != 0;
+}
 
 void ItemWriter::add(device::Item item) noexcept {
   item.first_tile = tiles_;
@@ -189,6 +195,19 @@ void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept {
   layout.ndim = count;
   std::reverse(layout.shape, layout.shape + count);
   std::reverse(layout.strides, layout.strides + count);
+  layout.row_axes = row_axes_of(layout);
+}
+
+std::uint32_t row_axes_of(const device::ItemLayout& layout) noexcept {
+  constexpr std::int64_t kFew = 8;  // elements of 4 bytes in a sector of 32 bytes
+  std::uint32_t rows = 0;
+  std::int64_t columns = 1;
+  for (std::uint32_t axis = 0; axis < layout.ndim; ++axis) {
+    if (layout.strides[axis] <= 0) return 0;
+    if (rows != 0) columns *= layout.shape[axis];
+    if (rows == 0 && layout.strides[axis] == 1 && layout.shape[axis] >= kFew) rows = axis + 1;
+  }
+  return rows != layout.ndim && columns >= kFew ? rows : 0;
 }
 
 }  // namespace tdcore

@@ -76,11 +76,16 @@ class ItemWriter {
   std::uint64_t tiles_;
 };
 
-/// Whether the kernels need a layout for the tensor.
+/// Whether the kernels need a layout for the tensor, and whether its values are transposed (row_axes_of()).
 bool needs_layout(const PlannedTensor& item) noexcept;
+bool is_transposed(const PlannedTensor& item) noexcept;
 /// Adds the items of all tensors, and writes their layouts. payload: device address of the packed values.
 void write_items(std::span<const PlannedTensor> items, ItemWriter& packs, ItemWriter& stats,
                  device::ItemLayout* layouts, std::byte* payload, TensorStats* first_stats) noexcept;
+
+/// Value of ItemLayout::row_axes: the axes up to the one with stride 1, if the last axis has a larger stride,
+/// and boxes have more than a few rows and columns. 0 for layouts with a stride of 0 or below.
+std::uint32_t row_axes_of(const device::ItemLayout& layout) noexcept;
 
 /// Removes dimensions of extent 1, and joins neighbors that are contiguous in memory.
 void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept;

@@ -28,7 +28,8 @@ inline constexpr std::uint32_t kContiguous = 0xFFFFFFFF;  // value of Item::layo
 /// if they are contiguous in memory. Strides are in elements, and may be negative or 0.
 struct ItemLayout {
   std::uint32_t ndim;
-  std::uint32_t unused;
+  std::uint32_t
+      row_axes;  // if not 0, values are packed through boxes: number of axes of a row (transpose.cuh)
   std::int64_t shape[kMaxLayoutDims];
   std::int64_t strides[kMaxLayoutDims];
 };

@@ -9,6 +9,7 @@
 #include "gpu_emulation.hpp"
 // Included after the names that it uses.
 #include "cuda/kernels.cuh"
+#include "device/device_table.hpp"
 #include "stats/cpu.hpp"
 
 namespace tdcore::testing {
@@ -21,6 +22,7 @@ struct Piece {
   std::vector<std::int64_t> shape, strides;
   Dtype packed_dtype = Dtype::kUnknown;  // kUnknown: same as dtype
   void* packed = nullptr;
+  bool transposes = true;  // false: values are gathered element by element
 };
 
 /// Grid of a launch.
@@ -56,6 +58,7 @@ class LaunchTable {
         layout.ndim = static_cast<std::uint32_t>(piece.shape.size());
         std::copy(piece.shape.begin(), piece.shape.end(), layout.shape);
         std::copy(piece.strides.begin(), piece.strides.end(), layout.strides);
+        if (piece.transposes) layout.row_axes = row_axes_of(layout);
         layouts_.push_back(layout);
       }
       tiles += device::tiles_of(piece.elements);

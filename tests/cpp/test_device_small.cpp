@@ -137,6 +137,17 @@ void counted_work() {
     REQUIRE(rig.works(three.request(kWantStats)) == 2 && rig.works(four.request(kWantStats)) == 3);
     REQUIRE(rig.drain_all().rows.size() == 2 && rig.device->violations() == 0);
   });
+  it("large values that are transposed have a table that is uploaded, for the pack kernel", [] {
+    SmallRig rig;
+    const Tensor small(Dtype::kF32, {60, 70}, {1, 60}, 4'200);
+    const Tensor large(Dtype::kF32, {100, 300}, {1, 100}, 30'000);
+    REQUIRE(rig.works(small.request(kWantPayload, 1)) == 2);
+    REQUIRE(rig.works(large.request(kWantPayload, 2)) == 7 && rig.works(large.request(kWantStats, 3)) == 2);
+    const DrainedBatches drained = rig.drain_all();
+    REQUIRE(drained.rows.size() == 3);
+    REQUIRE(payload_bytes_of(*rig.consumer, drained.rows[0]) == values_of(small.view()));
+    REQUIRE(payload_bytes_of(*rig.consumer, drained.rows[1]) == values_of(large.view()));
+  });
   it("values in the arena need no upload either", [] {
     DeviceCaptureConfig memory = small_memory();
     memory.direct_bytes = 0;
