@@ -10,10 +10,6 @@ namespace tdcore::cuda {
 
 namespace {
 
-// The blocks of a launch occupy all multiprocessors. Work on other streams, such as a collective operation,
-// can start between two launches, so a launch is short: about 0.15 ms on an H100 for float32.
-constexpr std::uint64_t kTilesPerBlock = 16;
-
 Stream stream_of(StreamHandle handle) noexcept { return reinterpret_cast<Stream>(handle); }
 Event event_of(EventHandle handle) noexcept { return reinterpret_cast<Event>(handle); }
 DevicePointer pointer_of(const void* memory) noexcept { return reinterpret_cast<std::uintptr_t>(memory); }
@@ -274,8 +270,10 @@ bool CudaDevice::fill_zero(StreamHandle stream, void* device, std::uint64_t byte
 
 bool CudaDevice::launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept {
   const LoadedKernel& loaded = kernel == Kernel::kStats ? kernels_.stats : kernels_.pack;
-  device::Launch part = launch;
-  void* parameters[] = {&part};
+  device::InlineLaunch all{};  // the pack kernel takes only the first member
+  device::Launch& part = all.launch;
+  part = launch;
+  void* parameters[] = {&all};
   const std::uint64_t most = std::uint64_t{loaded.resident_blocks} * kTilesPerBlock;
   do {
     part.tiles = std::min(launch.tiles, part.first_tile + most);
@@ -289,6 +287,16 @@ bool CudaDevice::launch(StreamHandle stream, Kernel kernel, const device::Launch
     part.first_tile = part.tiles;
   } while (part.first_tile < launch.tiles);
   return true;
+}
+
+bool CudaDevice::launch_inline(StreamHandle stream, const device::InlineLaunch& launch) noexcept {
+  const LoadedKernel& loaded = kernels_.stats;
+  const std::uint64_t blocks = std::clamp<std::uint64_t>(launch.launch.tiles, 1, loaded.resident_blocks);
+  void* parameters[] = {const_cast<device::InlineLaunch*>(&launch)};  // the driver copies the parameters
+  return enqueue(loaded.name, [&] {
+    return driver_.launch_kernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, loaded.threads, 1, 1,
+                                 0, stream_of(stream), parameters, nullptr);
+  });
 }
 
 bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,

@@ -26,6 +26,10 @@
 
 namespace tdcore::cuda {
 
+// The blocks of a launch occupy all multiprocessors. Work on other streams, such as a collective operation,
+// can start between two launches, so a launch is short: about 0.15 ms on an H100 for float32.
+inline constexpr std::uint64_t kTilesPerBlock = 16;
+
 struct CudaDeviceOptions {
   KernelOptions kernels;
   // Memory is pinned in pieces of this size, because one call for very much memory fails in drivers from 580
@@ -64,6 +68,7 @@ class CudaDevice final : public Device {
                     std::uint64_t bytes) noexcept override;
   bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept override;
   bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept override;
+  bool launch_inline(StreamHandle stream, const device::InlineLaunch& launch) noexcept override;
   bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
                   CommitMode commit_mode) noexcept override;
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;

@@ -50,6 +50,7 @@ bool CudaDevice::set_up(std::string& reason) {
   }
   kernels_ = load_kernels(driver_, architecture_, info_.multiprocessors, options_.kernels, reason);
   info_.kernels = kernels_.from;
+  info_.launch_tiles = kernels_.stats.resident_blocks * kTilesPerBlock;
   const bool good = kernels_.module != nullptr;
   if (good) {
     const CommitMode first = can_write_stream_ ? CommitMode::kStreamWrite : CommitMode::kCommitKernel;

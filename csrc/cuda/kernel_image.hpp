@@ -12,7 +12,7 @@ namespace tdcore::cuda {
 /// A fatbin for the driver: machine code for some architectures, PTX for others. Empty without nvcc.
 std::string_view kernel_fatbin() noexcept;
 
-/// "sm_80 sm_90 sm_100 compute_75"; empty without nvcc.
+/// "sm_80 sm_86 sm_90 sm_100 sm_103 compute_75"; empty without nvcc.
 std::string_view kernel_fatbin_architectures() noexcept;
 
 std::string_view kernel_source() noexcept;

@@ -4,20 +4,20 @@
 // launches. tests/cpp/gpu_emulation.hpp runs the same code on the CPU.
 #pragma once
 
-#include "cuda/pack_kernel.cuh"
-#include "cuda/stats_kernel.cuh"
+#include "cuda/capture_kernel.cuh"
 
-/// Computes the statistics of all items of a launch.
+/// Computes the statistics of all items of a launch. If the table is in the parameters, also packs elements.
 extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)
-    tdcore_stats(const __grid_constant__ tdcore::device::Launch launch) {
+    tdcore_stats(const __grid_constant__ tdcore::device::InlineLaunch launch) {
   TDCORE_SHARED(tdcore::device::Shared, shared);
-  tdcore::device::stats_kernel(shared, launch);
+  tdcore::device::capture_kernel(shared, launch);
 }
 
 /// Packs the elements of all items of a launch.
-extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)
+extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 4)
     tdcore_pack(const __grid_constant__ tdcore::device::Launch launch) {
-  tdcore::device::pack_kernel(launch);
+  TDCORE_SHARED(tdcore::device::Box, box);
+  tdcore::device::pack_kernel(&box, launch);
 }
 
 /// Commits the earlier work of its stream. One thread.

@@ -7,8 +7,8 @@
 // Grid: the number of resident blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor times multiprocessors), at
 // most Launch::tiles, and at least 1. The results have the same bits with any grid, and with any division of
 // the tiles into launches. No dynamic shared memory.
-// Parameters: tdcore_stats and tdcore_pack take a Launch by value; tdcore_commit, one block of one thread,
-// takes the device address of the word and a 64-bit value. Threads: constants.
+// Parameters: tdcore_stats takes an InlineLaunch by value, tdcore_pack a Launch; tdcore_commit, one block of
+// one thread, takes the device address of the word and a 64-bit value. Threads: constants.
 #pragma once
 
 #include "device/launch.hpp"

@@ -1,12 +1,12 @@
 // pack_kernel.cuh: packs the elements of many tensors, in C order, into a buffer for the copy to the host.
 //
 // Item::packed is 16-byte aligned, and so is every tile in it. Contiguous sources that are aligned are copied
-// by loads and stores of 16 bytes, other sources by the widest unit that fits their alignment. Threads: all
-// threads of a block call these functions together.
+// by loads and stores of 16 bytes, other sources by the widest unit that fits their alignment. Dense
+// permutations are transposed in shared memory (transpose.cuh). Threads: all threads of a block call these
+// functions together.
 #pragma once
 
-#include "cuda/rounding.hpp"
-#include "cuda/stats_kernel.cuh"
+#include "cuda/transpose.cuh"
 
 namespace tdcore::device {
 
@@ -56,7 +56,9 @@ TDCORE_DEVICE void gather(const ElementSource& source, u8* to, u32 elements, u32
       if (at >= units) continue;
       const u32 element = at / units_each;
       const i64 offset = strided_position(*source.layout, source.first + element).offset * units_each;
-      unit[i] = reinterpret_cast<const Unit*>(source.data)[offset + (at - element * units_each)];
+      const Unit* from = reinterpret_cast<const Unit*>(source.data) + offset + (at - element * units_each);
+      TDCORE_NOTE_ACCESS(from);
+      unit[i] = *from;
     }
     TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
@@ -109,16 +111,27 @@ TDCORE_DEVICE void pack_rounded(const ElementSource& source, u8* to, u32 element
   }
 }
 
-TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) {
-  const u64 left = item.elements - first;
+/// Packs tile `tile` of an item. kTransposes: transposed items are packed through `box`; otherwise they are
+/// gathered.
+template <bool kTransposes>
+TDCORE_DEVICE void pack_tile(Box* box, const ItemLayout* layouts, const Item& item, u64 tile) {
+  const u64 first = tile * kTileElements, left = item.elements - first;
   const u32 elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
   const Dtype dtype = static_cast<Dtype>(item.dtype), packed = static_cast<Dtype>(item.packed_dtype);
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
-  const ElementSource source = element_source(launch, item, first, bytes);
-  u8* to = static_cast<u8*>(item.packed) + first * dtype_bytes(packed);
+  const u32 format = packed == dtype ? 0 : packed == Dtype::kF16 ? kHalf : kBrainFloat;
+  const ElementSource source = element_source(layouts, item, first, bytes);
+  u8* to = static_cast<u8*>(item.packed);
+  if constexpr (kTransposes) {
+    if (is_transposed(source.layout, source.data, bytes)) {
+      transpose(*box, *source.layout, item, tile, bytes, format);
+      return;
+    }
+  }
+  to += first * dtype_bytes(packed);
   TDCORE_ASSUME_GLOBAL(to);
-  if (packed != dtype) {
-    pack_rounded(source, to, elements, bytes, packed == Dtype::kF16 ? kHalf : kBrainFloat);
+  if (format != 0) {
+    pack_rounded(source, to, elements, bytes, format);
   } else if (source.layout == nullptr) {
     copy_bytes(source.data, to, elements * bytes);
   } else {
@@ -126,12 +139,12 @@ TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) 
   }
 }
 
-TDCORE_DEVICE void pack_kernel(const Launch& launch) {
+TDCORE_DEVICE void pack_kernel(Box* box, const Launch& launch) {
   u32 at = 0;
   for (u64 tile = launch.first_tile + blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
-    at = item_of(launch, tile, at);
+    at = item_of(launch.items, launch.count, tile, at);
     const Item& item = launch.items[at];
-    pack_tile(launch, item, (tile - item.first_tile) * kTileElements);
+    pack_tile<true>(box, launch.layouts, item, tile - item.first_tile);
   }
 }
 

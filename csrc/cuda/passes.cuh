@@ -30,6 +30,8 @@ struct TileTask {
 
 struct Shared {
   TileTask task;
+  const Item* items;  // of the launch; in shared memory, because registers are few
+  const ItemLayout* layouts;
   u32 histogram[kLog2Bins * kRowWords];  // zero between tiles
   Values warps[kWarps];
   u32 bins[kLog2Bins];

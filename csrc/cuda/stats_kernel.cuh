@@ -1,4 +1,5 @@
-// stats_kernel.cuh: merges the results of tiles to results of items, and finishes a launch.
+// stats_kernel.cuh: merges the results of tiles to results of items, and finishes a launch. The loop over the
+// tiles is in capture_kernel.cuh.
 //
 // A block writes a tile's result to Launch::partials and counts the tile. The block that finishes a group of
 // kGroupTiles tiles merges their results; the block that finishes the last group of an item merges the
@@ -16,11 +17,11 @@
 namespace tdcore::device {
 
 /// The last item that begins at or before a tile; `from` is such an item.
-TDCORE_DEVICE u32 item_of(const Launch& launch, u64 tile, u32 from) {
-  u32 count = launch.count - from;  // candidates from `from` on
-  while (count > 1) {               // the lanes of a warp check 32 items at a time
+TDCORE_DEVICE u32 item_of(const Item* items, u32 end, u64 tile, u32 from) {
+  u32 count = end - from;  // candidates from `from` on
+  while (count > 1) {      // the lanes of a warp check 32 items at a time
     const u32 stride = (count + kLanes - 1) / kLanes, ask = (threadIdx.x % kLanes) * stride;
-    const bool before = ask < count && launch.items[from + ask].first_tile <= tile;
+    const bool before = ask < count && items[from + ask].first_tile <= tile;
     const u32 last = static_cast<u32>(__popc(__ballot_sync(kAllLanes, before))) - 1;
     from += last * stride;
     count = count - last * stride < stride ? count - last * stride : stride;
@@ -87,31 +88,53 @@ TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64
   }
 }
 
+/// Stores the guards around packed values. One thread.
+TDCORE_DEVICE void store_guards(const InlineLaunch& all) {
+  TDCORE_NO_UNROLL
+  for (u32 i = 0; i < kGuardWords; ++i) {
+    static_cast<u64*>(all.guards[0])[i] = i == 0 ? all.guard : 0;
+    static_cast<u64*>(all.guards[1])[i] = i == 0 ? all.guard : 0;
+  }
+}
+
+/// Counts a finished item with statistics, or a packed tile. The last one commits. Called by one thread,
+/// after a fence for the whole system that follows the writes of its block.
+TDCORE_DEVICE void count_finished(const InlineLaunch& all) {
+  const Launch& launch = all.launch;
+  // Pairs with the same addition of the other blocks: the fence before it releases the writes of a block, and
+  // the fence after it acquires the writes of all blocks.
+  if (atomicAdd(launch.finished_items, 1u) + 1 != launch.count + all.pack_tiles) return;
+  *launch.finished_items = 0;
+  __threadfence_system();  // all results and values before the guards and the word
+  if (all.guards[0] != nullptr) {
+    store_guards(all);
+    __threadfence_system();  // the guards before the word
+  }
+  if (launch.commit_word != nullptr) store_release_system(launch.commit_word, launch.commit_value);
+}
+
 /// Called after the block has written an item's result. Stores its count, which marks the result as complete,
-/// and counts the item. The last item commits.
-TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
-  __syncthreads();
+/// and counts the item.
+TDCORE_DEVICE void finish_item(Shared& shared, const InlineLaunch& all) {
+  __syncthreads();  // the result is written by all threads
   if (threadIdx.x != 0) return;
   __threadfence_system();
   shared.task.item.stats->count = shared.task.item.elements;
   __threadfence_system();
-  if (atomicAdd(launch.finished_items, 1u) + 1 != launch.count) return;
-  *launch.finished_items = 0;
-  __threadfence_system();  // all results before the word
-  if (launch.commit_word != nullptr) store_release_system(launch.commit_word, launch.commit_value);
+  count_finished(all);
 }
 
 /// Sets the current tile. Called by the first warp.
 TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
-  const u32 position = item_of(launch, tile, shared.task.position);
+  const u32 position = item_of(shared.items, launch.count, tile, shared.task.position);
   __syncwarp();  // all lanes have read shared.task.position before the first lane writes it
   if (threadIdx.x != 0) return;
-  const Item item = launch.items[position];
+  const Item item = shared.items[position];
   const u64 local = tile - item.first_tile, tiles = tiles_of(item.elements);
   const u64 left = item.elements - local * kTileElements;
   TileTask& task = shared.task;
   task.item = item;
-  task.source = element_source(launch, item, local * kTileElements,
+  task.source = element_source(shared.layouts, item, local * kTileElements,
                                static_cast<u32>(dtype_bytes(static_cast<Dtype>(item.dtype))));
   task.tile = local;
   task.tiles = tiles;
@@ -134,25 +157,6 @@ TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
   if (!is_last(shared, counters + groups, groups)) return false;
   merge_results(shared, partials, kGroupTiles, groups, *task.item.stats);
   return true;
-}
-
-TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
-  for (u32 i = threadIdx.x; i < kLog2Bins * kRowWords; i += kThreads) shared.histogram[i] = 0;
-  if (threadIdx.x == 0) {
-    shared.task.position = 0;
-    shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
-  }
-  TDCORE_NO_UNROLL
-  for (u64 tile = blockIdx.x; tile < launch.tiles - launch.first_tile; tile += gridDim.x) {
-    __syncthreads();  // no thread writes to shared memory that another thread still reads
-    if (threadIdx.x < kLanes) take(shared, launch, launch.first_tile + tile);
-    __syncthreads();
-    reduce_tile(shared);
-    if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, launch);
-  }
-  if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0 && launch.commit_word != nullptr) {
-    store_release_system(launch.commit_word, launch.commit_value);
-  }
 }
 
 }  // namespace tdcore::device

@@ -19,6 +19,7 @@
 #define TDCORE_UNROLL_4 _Pragma("unroll 4")
 #define TDCORE_NO_UNROLL _Pragma("unroll 1")
 #define TDCORE_SHARED(Type, name) __shared__ Type name
+#define TDCORE_NOTE_ACCESS(pointer)  // of the calling thread, or null; the tests count sectors
 #define TDCORE_ASSUME_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))  // avoids a check at every access
 #elif !defined(TDCORE_DEVICE)
 #error "for nvcc and NVRTC; on a CPU, include tests/cpp/gpu_emulation.hpp before"
@@ -62,11 +63,11 @@ struct ElementSource {
 };
 
 /// The source of elements [first_element, ...) of an item.
-TDCORE_DEVICE ElementSource element_source(const Launch& launch, const Item& item, u64 first_element,
+TDCORE_DEVICE ElementSource element_source(const ItemLayout* layouts, const Item& item, u64 first_element,
                                            u32 bytes) {
   const u8* data = static_cast<const u8*>(item.data);
   if (item.layout == kContiguous) return {data + first_element * bytes, nullptr, 0};
-  return {data, launch.layouts + item.layout, item.first_element + first_element};
+  return {data, layouts + item.layout, item.first_element + first_element};
 }
 
 // ---- strides --------------------------------------------------------------------------------------------

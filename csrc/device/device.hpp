@@ -28,7 +28,8 @@ using EventHandle = std::uintptr_t;
 enum class EventState { kDone, kPending, kFailed };
 
 /// The way to commit a record when its bytes are in the ring; the best mode is first. A batch with only
-/// statistics is committed by the kernel that computes them, in every commit mode except kPoll.
+/// statistics, or a small batch, is committed by the kernel that writes it, in every commit mode except
+/// kPoll.
 enum class CommitMode : std::uint8_t {
   kStreamWrite = 0,   // a write of the commit word in stream order, without a kernel
   kCommitKernel = 1,  // a kernel of one thread
@@ -50,6 +51,7 @@ struct DeviceInfo {
   std::string kernels;  // their origin: "fatbin", "nvrtc", "host"
   std::uint32_t multiprocessors = 1;
   std::uint64_t memory_bytes = 0;
+  std::uint64_t launch_tiles = ~std::uint64_t{0};   // maximum number of tiles of launch_inline()
   CommitMode best_commit_mode = CommitMode::kPoll;  // the best mode that works, by a probe
   std::string commit_mode_reason;                   // reason why no better mode works
 };
@@ -86,6 +88,9 @@ class Device {
                             std::uint64_t bytes) noexcept = 0;
   virtual bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept = 0;
   virtual bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept = 0;
+  /// One launch of the statistics kernel whose table is in the parameters, of at most info().launch_tiles
+  /// tiles.
+  virtual bool launch_inline(StreamHandle stream, const device::InlineLaunch& launch) noexcept = 0;
   /// Stores the value to an aligned word of pinned memory after all earlier work of the stream is visible to
   /// the host. commit_mode: kStreamWrite or kCommitKernel.
   virtual bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,

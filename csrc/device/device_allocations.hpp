@@ -96,6 +96,7 @@ class AllocationList {
   bool full() const noexcept { return count_ == allocations_.size(); }
   Allocation& operator[](std::size_t i) noexcept { return allocations_[(first_ + i) % allocations_.size()]; }
   /// The place of the next allocation, whose event may be recorded; push() adds it to the list.
+  std::size_t next_index() const noexcept { return (first_ + count_) % allocations_.size(); }
   Allocation& next() noexcept { return allocations_[(first_ + count_) % allocations_.size()]; }
   void push() noexcept { ++count_; }
   void pop() noexcept {

@@ -49,7 +49,7 @@ class DevicePlan final : public CapturePlan {
 /// Removes the items from the batch for which the device has no room. Locked. False if no item is left.
 bool DevicePlan::fit() noexcept {
   for (;;) {
-    const TableSize table = measure_table(items());
+    const TableSize table = engine_.measure(items(), size_now().payload_bytes);
     switch (engine_.find_room(table, size_now().payload_bytes, stream_)) {
       case DeviceEngine::Fit::kFits:
         return !items().empty();
@@ -84,7 +84,7 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
   const std::scoped_lock lock(engine_.mutex());
   if (!fit()) return records().abort(room);  // other threads were faster
   const BatchSize size = size_now();
-  const TableSize table = measure_table(items());
+  const TableSize table = engine_.measure(items(), size.payload_bytes);
   const std::uint64_t guard = table.empty() ? 0 : engine_.next_guard();
   Entry* const entries = write_rows(room.data, size, guard);
   for (std::size_t i = 0; i < items().size(); ++i) {

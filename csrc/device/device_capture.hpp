@@ -3,7 +3,8 @@
 // The host plans a record, writes everything except the values, and enqueues the work for the values:
 // statistics are computed by a kernel on the training's stream, directly into the record. Payloads are packed
 // into an arena on the training's stream, copied into the record on a separate stream of the device, and
-// committed in the order of that stream.
+// committed in the order of that stream. Small captures are one launch that writes the whole record
+// (device_small.hpp).
 //
 // The host never waits for the device, allocates nothing after warm-up, and keeps none of the training's
 // memory: the reads are enqueued on the training's stream, so they run before its later work.
@@ -47,6 +48,8 @@ struct DeviceCaptureConfig {
   std::uint32_t max_items = 8192;                      // maximum number of items of one launch
   std::uint32_t in_flight = 1024;                      // maximum number of launches in progress
   std::chrono::milliseconds first_retry{100};          // pause after the device has rejected work
+  std::uint64_t direct_bytes = 64 * 1024;  // maximum of a payload that a kernel writes into the record
+  bool inline_tables = true;               // false: all tables are uploaded
 };
 
 /// State of a device, for `tdcore doctor` and for the end of a run.

@@ -63,6 +63,11 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   if (!payload_allocations_.make(*device_, config.in_flight) ||
       !table_allocations_.make(*device_, config.in_flight))
     return missing("events", 0);
+  if (config.inline_tables) {
+    inline_limits_ = {.tiles = std::min(kInlineTiles, info_.launch_tiles),
+                      .direct_bytes = config.direct_bytes};
+    counters_.make(*device_, copies_, config.in_flight);
+  }
   arena_space_ = FifoSpace(arena);
   scratch_space_ = FifoSpace(scratch);
   table_space_ = FifoSpace(tables);
@@ -143,7 +148,7 @@ DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t 
           *device_, table_allocations_, scratch_space_, scratch_space_.place(table.device_bytes), stream,
           lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kBehindSameStream, refused);
   bool payload_fits = true;
-  if (payload_bytes > 0 && !refused) {
+  if (payload_bytes > 0 && !table.direct && !refused) {
     const Extent extent = arena_space_.place(aligned(payload_bytes + 2 * kGuardBytes));
     payload_fits =
         make_room(*device_, payload_allocations_, arena_space_, extent, stream,
@@ -202,6 +207,7 @@ void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
 /// Enqueues a batch, until the device rejects a part of the work.
 DeviceEngine::Sent DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
                                       const DeviceCommit& commit) noexcept {
+  if (batch.table.inlined) return send_inline(batch, table, payload, commit);
   std::byte* const record = batch.room.data;
   std::byte* const host = tables_ + table_space_.at(table.pinned);
   const bool saves = batch.table.packs > 0;
@@ -247,7 +253,7 @@ void DeviceEngine::note_duration(std::chrono::steady_clock::duration duration) n
 }
 
 bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
-  const bool saves = batch.table.packs > 0;
+  const bool copies = batch.table.copies();
   Allocation& table = table_allocations_.next();
   Allocation& payload = payload_allocations_.next();
   table.start(batch.stream);
@@ -255,15 +261,15 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   table.memory = scratch_space_.place(batch.table.device_bytes);
   table_space_.take(table.pinned);
   scratch_space_.take(table.memory);
-  if (saves) {
+  if (copies) {
     payload.start(copies_);
     payload.memory = arena_space_.place(aligned(batch.size.payload_bytes + 2 * kGuardBytes));
     arena_space_.take(payload.memory);
   }
   const DeviceCommit commit = lane_->hand_over(batch.room);
   if (commit.word == nullptr) return fail("the ring was closed");
-  InFlightRecord& record = (saves ? payload : table).record;
-  keep_record(saves ? payload : table, batch, commit);
+  InFlightRecord& record = (copies ? payload : table).record;
+  keep_record(copies ? payload : table, batch, commit);
   const auto start = std::chrono::steady_clock::now();
   const Sent sent = send(batch, table, payload, commit);
   note_duration(std::chrono::steady_clock::now() - start);
@@ -275,13 +281,13 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   ++launched_;
   if (sent == Sent::kPart) {
     record.incomplete = true;
-    unfenced_ = {.table = true, .payload = saves};
+    unfenced_ = {.table = true, .payload = copies};
     (void)pause("the device rejected work");
     (void)fence();
     return true;  // lose() counts the tensors, unless the device commits the record
   }
   table_allocations_.push();
-  if (saves) payload_allocations_.push();
+  if (copies) payload_allocations_.push();
   retry_pause_ = first_retry_;
   return true;
 }

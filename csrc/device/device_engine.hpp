@@ -30,6 +30,7 @@
 #include "capture/capture_plan.hpp"
 #include "device/device_allocations.hpp"
 #include "device/device_capture.hpp"
+#include "device/device_small.hpp"
 #include "device/device_table.hpp"
 #include "ring/ring_memory.hpp"
 
@@ -67,6 +68,8 @@ class DeviceEngine {
 
   std::mutex& mutex() noexcept { return mutex_; }
   enum class Fit { kFits, kArenaFull, kTablesFull, kOff };
+  /// Locked. payload_bytes: of the batch, padded.
+  TableSize measure(std::span<const PlannedTensor> items, std::uint64_t payload_bytes) noexcept;
   /// Locked. Processes work that has ended, and returns whether a batch can be enqueued.
   Fit find_room(const TableSize& table, std::uint64_t payload_bytes, StreamHandle stream) noexcept;
   /// Locked, after kFits. False if the device rejected the work; the record is not committed.
@@ -108,6 +111,8 @@ class DeviceEngine {
   enum class Sent { kAll, kPart, kNothing };
   Sent send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
             const DeviceCommit& commit) noexcept;
+  Sent send_inline(const DeviceBatch& batch, Allocation& table, Allocation& payload,
+                   const DeviceCommit& commit) noexcept;
   bool send_values(const DeviceBatch& batch, Allocation& table, Allocation& payload,
                    const DeviceCommit& commit) noexcept;
   void note_duration(std::chrono::steady_clock::duration duration) noexcept;
@@ -158,6 +163,8 @@ class DeviceEngine {
   FifoSpace table_space_{1};
   AllocationList payload_allocations_;  // events on copies_
   AllocationList table_allocations_;    // events on the training's streams
+  InlineLimits inline_limits_;
+  CounterPool counters_;  // a slot for each place of table_allocations_
   bool stop_polling_ = false;
   std::condition_variable poll_wanted_;
   std::unique_ptr<std::thread> poller_;  // only close() joins it

@@ -41,22 +41,6 @@ T* at(std::byte* base, std::uint64_t offset) noexcept {
   return reinterpret_cast<T*>(base + offset);
 }
 
-/// Writer of consecutive items, whose tiles it numbers.
-class ItemWriter {
- public:
-  explicit ItemWriter(device::Item* first) noexcept : next_(first) {}
-  void add(device::Item item) noexcept {
-    item.first_tile = tiles_;
-    tiles_ += device::tiles_of(item.elements);
-    std::memcpy(next_++, &item, sizeof item);
-  }
-  std::uint64_t tiles() const noexcept { return tiles_; }
-
- private:
-  device::Item* next_;
-  std::uint64_t tiles_ = 0;
-};
-
 device::Item item_of(const PlannedTensor& item, std::uint32_t layout) noexcept {
   const TensorView& view = item.request->tensor;
   device::Item made{};
@@ -115,13 +99,44 @@ Access access_of(const PlannedTensor& item) noexcept {
 
 bool is_packed(const PlannedTensor& item) noexcept { return item.payload_bytes > 0; }
 bool is_reduced(const PlannedTensor& item) noexcept { return item.stats && item.elements > 0; }
+bool needs_layout(const PlannedTensor& item) noexcept { return access_of(item).strided; }
+bool is_transposed(const PlannedTensor& item) noexcept {
+  if (!is_packed(item) || !needs_layout(item)) return false;
+  device::ItemLayout layout;
+  join_layout(item.request->tensor, layout);
+  return layout.row_axes != 0;
+}
+
+void ItemWriter::add(device::Item item) noexcept {
+  item.first_tile = tiles_;
+  tiles_ += device::tiles_of(item.elements);
+  std::memcpy(next_++, &item, sizeof item);
+}
+
+void write_items(std::span<const PlannedTensor> items, ItemWriter& packs, ItemWriter& stats,
+                 device::ItemLayout* layouts, std::byte* payload, TensorStats* first_stats) noexcept {
+  std::uint32_t count = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const PlannedTensor& item = items[i];
+    if (!is_packed(item) && !is_reduced(item)) continue;
+    const Access access = access_of(item);
+    if (access.strided) join_layout(item.request->tensor, layouts[count]);
+    device::Item made = item_of(item, access.strided ? count++ : device::kContiguous);
+    made.packed = is_packed(item) ? payload + item.payload_offset : nullptr;
+    made.stats = is_reduced(item)
+                     ? at<TensorStats>(reinterpret_cast<std::byte*>(first_stats), i * sizeof(Entry))
+                     : nullptr;
+    if (is_packed(item)) packs.add(made);
+    if (is_reduced(item)) stats.add(access.flat ? flat_item(made, item, access.lowest) : made);
+  }
+}
 
 TableSize measure_table(std::span<const PlannedTensor> items) noexcept {
   TableSize size;
   for (const PlannedTensor& item : items) {
     if (!is_packed(item) && !is_reduced(item)) continue;
     size.packs += is_packed(item) ? 1 : 0;
-    size.layouts += access_of(item).strided ? 1 : 0;
+    size.layouts += needs_layout(item) ? 1 : 0;
     if (!is_reduced(item)) continue;
     ++size.stats;
     size.stats_tiles += device::tiles_of(item.elements);
@@ -138,23 +153,10 @@ Launches fill_table(std::span<const PlannedTensor> items, const TableSize& size,
   const Places places = places_of(size);
   ItemWriter packs(at<device::Item>(place.host, 0));
   ItemWriter stats(at<device::Item>(place.host, places.stats));
-  auto* layout = at<device::ItemLayout>(place.host, places.layouts);
   std::byte* const guard = place.device + places.guard;
-  std::uint32_t layouts = 0;
   if (size.packs > 0) packs.add(guard_item(guard, place.payload));
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const PlannedTensor& item = items[i];
-    if (!is_packed(item) && !is_reduced(item)) continue;
-    const Access access = access_of(item);
-    if (access.strided) join_layout(item.request->tensor, *layout++);
-    device::Item made = item_of(item, access.strided ? layouts++ : device::kContiguous);
-    made.packed = is_packed(item) ? place.payload + kGuardBytes + item.payload_offset : nullptr;
-    made.stats = is_reduced(item)
-                     ? at<TensorStats>(reinterpret_cast<std::byte*>(place.first_stats), i * sizeof(Entry))
-                     : nullptr;
-    if (is_packed(item)) packs.add(made);
-    if (is_reduced(item)) stats.add(access.flat ? flat_item(made, item, access.lowest) : made);
-  }
+  write_items(items, packs, stats, at<device::ItemLayout>(place.host, places.layouts),
+              size.packs > 0 ? place.payload + kGuardBytes : nullptr, place.first_stats);
   if (size.packs > 0) packs.add(guard_item(guard, place.payload + kGuardBytes + place.payload_bytes));
   std::memset(place.host + places.guard, 0, places.upload_end - places.guard);
   std::memcpy(place.host + places.guard, &place.guard, sizeof place.guard);
@@ -193,6 +195,19 @@ void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept {
   layout.ndim = count;
   std::reverse(layout.shape, layout.shape + count);
   std::reverse(layout.strides, layout.strides + count);
+  layout.row_axes = row_axes_of(layout);
+}
+
+std::uint32_t row_axes_of(const device::ItemLayout& layout) noexcept {
+  constexpr std::int64_t kFew = 8;  // elements of 4 bytes in a sector of 32 bytes
+  std::uint32_t rows = 0;
+  std::int64_t columns = 1;
+  for (std::uint32_t axis = 0; axis < layout.ndim; ++axis) {
+    if (layout.strides[axis] <= 0) return 0;
+    if (rows != 0) columns *= layout.shape[axis];
+    if (rows == 0 && layout.strides[axis] == 1 && layout.shape[axis] >= kFew) rows = axis + 1;
+  }
+  return rows != layout.ndim && columns >= kFew ? rows : 0;
 }
 
 }  // namespace tdcore

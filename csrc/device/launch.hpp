@@ -7,8 +7,9 @@
 // + grid, b + 2 * grid, ... Results of tiles are merged in groups of kGroupTiles, and then the results of the
 // groups. Several launches, one after the other on a stream, may process parts of a list (first_tile).
 //
-// The table (items and layouts) is in device memory while the launch runs; `stats` and `commit_word` are
-// device addresses of pinned host memory (the ring), everything else is device memory.
+// The table (items and layouts) is in device memory while the launch runs, or in the parameters of the launch
+// (InlineLaunch). `stats`, `commit_word`, and in some launches the packed values and the guards, are device
+// addresses of pinned host memory (the ring); everything else is device memory.
 // Threads: plain data; the launcher fills it, the device reads it.
 #pragma once
 
@@ -27,7 +28,8 @@ inline constexpr std::uint32_t kContiguous = 0xFFFFFFFF;  // value of Item::layo
 /// if they are contiguous in memory. Strides are in elements, and may be negative or 0.
 struct ItemLayout {
   std::uint32_t ndim;
-  std::uint32_t unused;
+  std::uint32_t
+      row_axes;  // if not 0, values are packed through boxes: number of axes of a row (transpose.cuh)
   std::int64_t shape[kMaxLayoutDims];
   std::int64_t strides[kMaxLayoutDims];
 };
@@ -46,9 +48,9 @@ struct Item {
   std::uint8_t unused[2];
 };
 
-/// Parameter of both kernels, by value.
+/// Parameter of the pack kernel, by value, and first part of the parameter of the statistics kernel.
 struct Launch {
-  const Item* items;  // in the order of first_tile
+  const Item* items;  // in the order of first_tile; null: in the parameters
   const ItemLayout* layouts;
   std::uint64_t first_tile;  // this launch processes tiles [first_tile, tiles)
   std::uint64_t tiles;       // number of tiles of all items, or the end of a part
@@ -65,6 +67,31 @@ struct Launch {
   std::uint64_t commit_value;
 };
 static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 80);
+
+inline constexpr std::uint32_t kInlineItems = 32;
+inline constexpr std::uint32_t kInlineLayouts = 8;
+
+/// Parameter of the statistics kernel, by value. A small table is in the parameters: then no copy precedes
+/// the launch, and `launch.items` and `launch.layouts` are null. Such a launch can also pack values: its
+/// items are `launch.count` items with statistics, followed by `packs` items to pack, whose tiles are
+/// numbered after the tiles of the statistics.
+struct InlineLaunch {
+  Launch launch;              // tiles: of all items
+  std::uint64_t stats_tiles;  // tiles of the items with statistics
+  std::uint64_t pack_tiles;   // tiles of the items to pack
+  // Addresses of kGuardWords words before and after the packed values, or null. The block that finishes the
+  // last item stores `guard` and zeros there, after all results and values, and before the commit word.
+  void* guards[2];
+  std::uint64_t guard;
+  std::uint32_t packs;
+  std::uint32_t unused;
+  Item items[kInlineItems];
+  ItemLayout layouts[kInlineLayouts];
+};
+// Before CUDA 12.1 the parameters of a kernel have at most 4,096 bytes.
+static_assert(sizeof(InlineLaunch) <= 4096);
+
+inline constexpr std::uint32_t kGuardWords = 8;
 
 /// Number of counters at Launch::finished_tiles. The counters of an item begin at first_tile / kGroupTiles +
 /// 2 * (position of the item): one per group, then one for the groups.

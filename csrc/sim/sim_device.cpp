@@ -28,6 +28,7 @@ SimDevice::SimDevice(const SimDeviceOptions& options) : options_(options) {
   info_.name = "simulated";
   info_.kernels = "host";
   info_.memory_bytes = options.memory_bytes;
+  info_.launch_tiles = options.launch_tiles;
   info_.best_commit_mode = options.best_commit_mode;
   info_.commit_mode_reason = options.commit_mode_reason;
   control_.seed = options.seed;
@@ -170,6 +171,19 @@ bool SimDevice::launch(StreamHandle stream, Kernel kernel, const device::Launch&
   using Kind = SimWork::Kind;
   SimWork work{.kind = kernel == Kernel::kStats ? Kind::kStats : Kind::kPack, .launch = launch};
   return push(stream, work);
+}
+
+bool SimDevice::launch_inline(StreamHandle stream, const device::InlineLaunch& launch) noexcept {
+  if (launch.launch.tiles > options_.launch_tiles)
+    control_.violations.fetch_add(1, std::memory_order_relaxed);
+  try {
+    SimWork work{.kind = SimWork::Kind::kInline,
+                 .launch = launch.launch,
+                 .inlined = std::make_unique<const device::InlineLaunch>(launch)};
+    return push(stream, work);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 bool SimDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,

@@ -46,6 +46,7 @@ struct SimDeviceOptions {
   bool early_words = false;                             // every second commit is before its data
   std::uint64_t memory_bytes = std::uint64_t{1} << 40;  // maximum
   std::uint64_t pin_bytes = std::uint64_t{1} << 40;     // maximum of one call of pin()
+  std::uint64_t launch_tiles = ~std::uint64_t{0};       // maximum number of tiles of launch_inline()
 };
 
 class SimDevice final : public Device {
@@ -70,6 +71,7 @@ class SimDevice final : public Device {
                     std::uint64_t bytes) noexcept override;
   bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept override;
   bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept override;
+  bool launch_inline(StreamHandle stream, const device::InlineLaunch& launch) noexcept override;
   bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
                   CommitMode commit_mode) noexcept override;
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;

@@ -102,11 +102,13 @@ void copy_out(SimPace& pace, void* to, const void* from, std::uint64_t bytes) no
 bool run_stats(SimPace& pace, const device::Launch& launch) noexcept {
   bool sound = tiles_agree(launch) && *launch.finished_items == 0;
   for (std::uint32_t i = 0; i < launch.count; ++i) sound = sound && launch.finished_tiles[i] == 0;
-  // The partial results are written, as by the kernel.
-  for (std::uint64_t tile = 0; tile < launch.tiles; ++tile) launch.partials[tile] = empty_stats();
   for (std::uint32_t turn = launch.count; turn > 0; --turn) {  // the last item first
     const device::Item& item = launch.items[turn - 1];
     launch.finished_tiles[turn - 1] = 1;
+    const std::uint64_t tiles = device::tiles_of(item.elements);
+    // The partial results are written, as by the kernel.
+    for (std::uint64_t tile = 0; tiles > 1 && tile < tiles; ++tile)
+      launch.partials[item.first_tile + tile] = empty_stats();
     const auto elements = static_cast<std::int64_t>(item.elements);
     const TensorStats stats =
         reduce_strided(view_of(launch, item, elements), item.first_element, item.elements);
@@ -128,6 +130,33 @@ bool run_pack(SimPace& pace, const device::Launch& launch) noexcept {
     pace.pause();
   }
   return tiles_agree(launch);
+}
+
+bool run_inline(SimPace& pace, const device::InlineLaunch& launch) noexcept {
+  device::Launch stats = launch.launch;
+  stats.items = launch.items;
+  stats.layouts = launch.layouts;
+  stats.tiles = launch.stats_tiles;
+  bool sound = run_stats(pace, stats);
+  std::uint64_t tiles = launch.stats_tiles;
+  for (std::uint32_t i = 0; i < launch.packs; ++i) {
+    sound = sound && launch.items[launch.launch.count + i].first_tile == tiles;
+    tiles += device::tiles_of(launch.items[launch.launch.count + i].elements);
+  }
+  sound = sound && tiles == launch.launch.tiles && tiles - launch.stats_tiles == launch.pack_tiles;
+  for (std::uint32_t turn = launch.packs; turn > 0; --turn) {
+    pack_item(pace, stats, launch.items[launch.launch.count + turn - 1]);
+    pace.pause();
+  }
+  for (void* const place : launch.guards) {
+    if (place == nullptr) continue;
+    auto* const words = static_cast<std::uint64_t*>(place);
+    std::fill_n(words + 1, device::kGuardWords - 1, 0);
+    // Release: pairs with the acquire of the consumer that reads the guards.
+    std::atomic_ref<std::uint64_t>(words[0]).store(launch.guard, std::memory_order_release);
+    pace.pause();
+  }
+  return sound;
 }
 
 std::uint16_t narrow_float(double value, int exponent_bits, int mantissa_bits) noexcept {

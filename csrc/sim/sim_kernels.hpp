@@ -21,6 +21,8 @@ void copy_out(SimPace& pace, void* to, const void* from, std::uint64_t bytes) no
 /// not agree with the items.
 bool run_stats(SimPace& pace, const device::Launch& launch) noexcept;
 bool run_pack(SimPace& pace, const device::Launch& launch) noexcept;
+/// Runs the statistics kernel with a table in its parameters.
+bool run_inline(SimPace& pace, const device::InlineLaunch& launch) noexcept;
 
 /// The bits of `value` as a float with these numbers of exponent and mantissa bits, rounded to nearest, ties
 /// to even.

@@ -122,6 +122,7 @@ void SimStream::run() noexcept {
     if (!control_.lost.load(std::memory_order_relaxed)) perform(node->work, *node);
     node->work.call = nullptr;
     node->work.event = nullptr;
+    node->work.inlined = nullptr;
     done_.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -140,14 +141,15 @@ bool SimStream::wait_for(const SimEvent& event, std::uint32_t generation) noexce
 }
 
 void SimStream::perform_launch(const SimWork& work) noexcept {
-  const bool commits = work.kind == SimWork::Kind::kStats && work.launch.commit_word != nullptr;
+  const bool commits = work.kind != SimWork::Kind::kPack && work.launch.commit_word != nullptr;
   const bool early = commits && control_.early_words && pace_.draw(2) == 0;
   if (early) {
     store_word(work.launch.commit_word, work.launch.commit_value);
     pace_.pause();
   }
-  const bool sound =
-      work.kind == SimWork::Kind::kStats ? run_stats(pace_, work.launch) : run_pack(pace_, work.launch);
+  const bool sound = work.kind == SimWork::Kind::kInline  ? run_inline(pace_, *work.inlined)
+                     : work.kind == SimWork::Kind::kStats ? run_stats(pace_, work.launch)
+                                                          : run_pack(pace_, work.launch);
   if (!sound) add_violation(control_);
   if (commits && !early) store_word(work.launch.commit_word, work.launch.commit_value);
 }
@@ -171,6 +173,7 @@ void SimStream::perform(SimWork& work, const Node& node) noexcept {
       return;
     case Kind::kStats:
     case Kind::kPack:
+    case Kind::kInline:
       return perform_launch(work);
     case Kind::kWord:
       if (work.to != nullptr) store_word(work.to, work.bytes);  // null: the word was written early

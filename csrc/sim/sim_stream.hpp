@@ -40,12 +40,13 @@ struct SimEvent : std::enable_shared_from_this<SimEvent> {
 };
 
 struct SimWork {
-  enum class Kind { kCopy, kCopyOut, kFill, kStats, kPack, kWord, kRecord, kWait, kCall };
+  enum class Kind { kCopy, kCopyOut, kFill, kStats, kPack, kInline, kWord, kRecord, kWait, kCall };
   Kind kind = Kind::kCall;
   void* to = nullptr;
   const void* from = nullptr;
   std::uint64_t bytes = 0;  // or the value of the word
   device::Launch launch{};
+  std::unique_ptr<const device::InlineLaunch> inlined{};  // kInline
   std::shared_ptr<SimEvent> event{};
   std::uint32_t generation = 0;
   std::function<void()> call{};

@@ -1,6 +1,8 @@
 // A driver without a device: the entry points of libcuda.so.1 that csrc/cuda/driver.hpp uses.
 #include "fake_cuda.hpp"
 
+#include "device/launch.hpp"
+
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -243,7 +245,9 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, u
       if (!fake().drop_commit_kernel) *word = *static_cast<std::uint64_t*>(parameters[1]);
     } else {
       const char* const launch = static_cast<const char*>(parameters[0]);
-      seen.launch.assign(launch, launch + 80);
+      const std::size_t bytes =
+          name == "tdcore_stats" ? sizeof(tdcore::device::InlineLaunch) : sizeof(tdcore::device::Launch);
+      seen.launch.assign(launch, launch + bytes);
     }
     fake().launches.push_back(seen);
   });

@@ -15,7 +15,7 @@ struct FakeLaunch {
   unsigned blocks;
   unsigned threads;
   std::uintptr_t stream;
-  std::vector<char> launch;  // the parameter, for the kernels that take device::Launch
+  std::vector<char> launch;  // the parameter, a device::Launch or a device::InlineLaunch
 };
 
 struct FakeCuda {

@@ -16,10 +16,14 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <random>
+#include <set>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -38,6 +42,7 @@
 #define TDCORE_NO_UNROLL
 #define TDCORE_SHARED(Type, name) Type& name = ::emulation::shared_memory<Type>()
 #define TDCORE_ASSUME_GLOBAL(pointer)
+#define TDCORE_NOTE_ACCESS(pointer) ::emulation::note_access(pointer)
 
 struct alignas(16) uint4 {
   std::uint32_t x, y, z, w;
@@ -100,6 +105,34 @@ template <class Type>
 Type& shared_memory() {
   static_assert(sizeof(Type) <= sizeof(Block::shared));
   return *reinterpret_cast<Type*>(grid.running->block->shared);
+}
+
+// ---- accesses of memory -----------------------------------------------------------------------------------
+
+/// Sectors of 32 bytes that the warps access, while `counted`. An access of a warp is the n-th access of its
+/// lanes.
+struct Accesses {
+  bool counted = false;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> of_thread;  // block and thread
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::set<std::uintptr_t>> of_warp;
+
+  std::size_t sectors() const {
+    std::size_t count = 0;
+    for (const auto& [access, touched] : of_warp) count += touched.size();
+    return count;
+  }
+};
+inline Accesses accesses;
+
+template <class Unit>
+void note_access(const Unit* pointer) {
+  if (!accesses.counted) return;
+  const std::uint32_t block = grid.running->block->index, thread = grid.running->thread;
+  const std::uint32_t number = accesses.of_thread[{block, thread}]++;
+  if (pointer == nullptr) return;
+  std::set<std::uintptr_t>& touched = accesses.of_warp[{block, thread / kLanes, number}];
+  const auto first = reinterpret_cast<std::uintptr_t>(pointer);
+  for (std::uintptr_t at = first / 32; at <= (first + sizeof(Unit) - 1) / 32; ++at) touched.insert(at);
 }
 
 // ---- switches ---------------------------------------------------------------------------------------------

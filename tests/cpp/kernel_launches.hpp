@@ -9,6 +9,7 @@
 #include "gpu_emulation.hpp"
 // Included after the names that it uses.
 #include "cuda/kernels.cuh"
+#include "device/device_table.hpp"
 #include "stats/cpu.hpp"
 
 namespace tdcore::testing {
@@ -21,6 +22,7 @@ struct Piece {
   std::vector<std::int64_t> shape, strides;
   Dtype packed_dtype = Dtype::kUnknown;  // kUnknown: same as dtype
   void* packed = nullptr;
+  bool transposes = true;  // false: values are gathered element by element
 };
 
 /// Grid of a launch.
@@ -31,6 +33,7 @@ struct Spread {
 };
 
 inline constexpr std::uint64_t kCommitted = 0x1234567890ABCDEF;
+inline constexpr std::uint64_t kGuard = 0xFEDCBA0987654321;
 
 class LaunchTable {
  public:
@@ -55,6 +58,7 @@ class LaunchTable {
         layout.ndim = static_cast<std::uint32_t>(piece.shape.size());
         std::copy(piece.shape.begin(), piece.shape.end(), layout.shape);
         std::copy(piece.strides.begin(), piece.strides.end(), layout.strides);
+        if (piece.transposes) layout.row_axes = row_axes_of(layout);
         layouts_.push_back(layout);
       }
       tiles += device::tiles_of(piece.elements);
@@ -77,22 +81,43 @@ class LaunchTable {
 
   /// Statistics of all pieces; the word is committed once, after all results.
   std::vector<TensorStats> stats(const Spread& spread) {
-    for (std::vector<TensorStats>* stats : {&results_, &partials_}) {
-      if (!stats->empty()) std::memset(stats->data(), 0xA5, stats->size() * sizeof(TensorStats));
+    return committed(
+        [&] { run(spread, [](const device::Launch& part) { tdcore_stats(with_table(part)); }); });
+  }
+
+  /// As stats(), with the table in the parameters. Pieces with `packed` are also packed, and `guards` (if
+  /// they are not null) are written, by the same launch.
+  std::vector<TensorStats> inlined(const Spread& spread, std::uint64_t* before = nullptr,
+                                   std::uint64_t* after = nullptr) {
+    device::InlineLaunch all{};
+    all.launch = launch_;
+    all.launch.items = nullptr;
+    all.launch.layouts = nullptr;
+    all.stats_tiles = launch_.tiles;
+    REQUIRE(layouts_.size() <= device::kInlineLayouts);
+    std::copy(layouts_.begin(), layouts_.end(), all.layouts);
+    REQUIRE(items_.size() <= device::kInlineItems);
+    std::copy(items_.begin(), items_.end(), all.items);
+    for (device::Item item : items_) {
+      if (item.packed == nullptr) continue;
+      item.first_tile = all.launch.tiles;
+      all.launch.tiles += device::tiles_of(item.elements);
+      REQUIRE(items_.size() + all.packs < device::kInlineItems);
+      all.items[items_.size() + all.packs++] = item;
     }
-    word_ = 0;
-    std::uint32_t stores = 0;
-    std::vector<TensorStats> at_commit;
-    device::on_store_release = [&](std::uint64_t*, std::uint64_t) {
-      ++stores;
-      at_commit = results_;
-    };
-    run(spread, [](const device::Launch& part) { tdcore_stats(part); });
-    device::on_store_release = nullptr;
-    REQUIRE(stores == 1 && word_ == kCommitted);
-    REQUIRE(at_commit.size() == results_.size() && same_bits(at_commit, results_));
-    for (std::uint32_t counter : counters_) REQUIRE(counter == 0);
-    return results_;
+    all.pack_tiles = all.launch.tiles - all.stats_tiles;
+    all.guards[0] = before;
+    all.guards[1] = after;
+    all.guard = kGuard;
+    return committed([&] {
+      const std::uint64_t tiles = all.launch.tiles;
+      do {
+        all.launch.tiles = std::min(tiles - all.launch.first_tile, spread.part) + all.launch.first_tile;
+        emulation::run_blocks(spread.blocks, device::kThreads, spread.resident, spread.seed,
+                              [&] { tdcore_stats(all); });
+        all.launch.first_tile = all.launch.tiles;
+      } while (all.launch.first_tile < tiles);
+    });
   }
 
   void pack(const Spread& spread) {
@@ -104,7 +129,37 @@ class LaunchTable {
            (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(TensorStats)) == 0);
   }
 
+  /// Called when the word is committed.
+  std::function<void()> on_commit;
+
  private:
+  static device::InlineLaunch with_table(const device::Launch& launch) {
+    device::InlineLaunch all{};
+    all.launch = launch;
+    return all;
+  }
+
+  template <class Launches>
+  std::vector<TensorStats> committed(Launches launches) {
+    for (std::vector<TensorStats>* stats : {&results_, &partials_}) {
+      if (!stats->empty()) std::memset(stats->data(), 0xA5, stats->size() * sizeof(TensorStats));
+    }
+    word_ = 0;
+    std::uint32_t stores = 0;
+    std::vector<TensorStats> at_commit;
+    device::on_store_release = [&](std::uint64_t*, std::uint64_t) {
+      ++stores;
+      at_commit = results_;
+      if (on_commit) on_commit();
+    };
+    launches();
+    device::on_store_release = nullptr;
+    REQUIRE(stores == 1 && word_ == kCommitted);
+    REQUIRE(at_commit.size() == results_.size() && same_bits(at_commit, results_));
+    for (std::uint32_t counter : counters_) REQUIRE(counter == 0);
+    return results_;
+  }
+
   template <class Kernel>
   void run(const Spread& spread, Kernel kernel) {
     device::Launch part = launch_;

@@ -143,6 +143,9 @@ class CountingDevice final : public Device {
   bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept override {
     return inside([&] { return device_.launch(stream, kernel, launch); });
   }
+  bool launch_inline(StreamHandle stream, const device::InlineLaunch& launch) noexcept override {
+    return inside([&] { return device_.launch_inline(stream, launch); });
+  }
   bool write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value,
                   CommitMode commit_mode) noexcept override {
     return inside([&] { return device_.write_word(stream, word, value, commit_mode); });

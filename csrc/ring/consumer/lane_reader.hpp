@@ -4,7 +4,8 @@
 //
 // A batch whose values a device writes has BatchHeader::guard. The batch is *whole* in these cases:
 //   with a payload: the first words of the kGuardBytes before the payload and of the kGuardBytes after it are
-//     the guard, which the device writes around the payload, in the same copy;
+//     the guard, which the device writes around the payload, in the same copy or, if a kernel writes the
+//     payload, after it;
 //   without a payload: in each entry with statistics, the count is the number of elements.
 //
 // A batch that is committed but not whole is *early*: it is checked again later, and is torn if its producer
