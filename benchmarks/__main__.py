@@ -12,6 +12,7 @@ NAMES = {
     "scale": "questions to runs of 10^5 to 10^8 rows: CPU and memory, compared with DuckDB and Polars",
     "rules": "all rules over 1,000,000 rows, a poll of a long run, and the delay from save to finding",
     "flush": "from ring to disk: GB/s, CPU seconds per GB, idle cost, compared with plain writes and dd",
+    "flusher-memory": "memory of the flusher under load: rows, values, names, a bucket, the end of a run",
     "s3": "runs in a bucket: uploads compared with other clients, their effect on training, opening a run",
     "native": "ring, statistics, CRC-32C and capture, each compared with its limit",
     "gpu": "slowdown and stall of trainings on a GPU, compared with tensor.cpu() by hand",
@@ -29,7 +30,7 @@ NAMES = {
 
 def listing() -> str:
     """One line for each benchmark."""
-    lines = [f"  {name:13} {what}" for name, what in NAMES.items()]
+    lines = [f"  {name:14} {what}" for name, what in NAMES.items()]
     return "\n".join(["python -m benchmarks NAME [options], where NAME is one of", *lines])
 
 

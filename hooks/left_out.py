@@ -26,6 +26,8 @@ def unfit(name: str) -> str:
     """Reason why readers reject the name, as a clause; "" if they accept it."""
     if len(name) > MAX_NAME_CHARS:
         return TOO_LONG
+    if name.isascii():
+        return ""
     try:
         name.encode()
     except UnicodeEncodeError:  # a lone surrogate

@@ -9,8 +9,9 @@ result.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import Any, NamedTuple, TypeAlias
 
 from tdcore.config.collection import Collection
 from tdcore.config.collection_manager import CollectionManager
@@ -19,7 +20,7 @@ from tdcore.format.layout import TensorKind
 from tdcore.format.shard import ShardPosition
 from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
 
-__all__ = ["NO_BACKWARD", "PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "TensorSpec"]
+__all__ = ["NO_BACKWARD", "PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "Spec", "TensorSpec"]
 
 PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
@@ -28,6 +29,8 @@ _REASON_SHIFT = 4  # above the flags: why a tensor is absent
 _UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the tensor is counted, and gets no row
 # -1, "the table of names cannot grow", becomes an id that the capture counts as dropped.
 _ID_BITS = 0xFFFFFFFF
+
+_Nature: TypeAlias = tuple[TensorKind, str]  # kind and origin of a tensor
 
 # Tensors with one element. Their value costs as little as their statistics, so it is always captured.
 _ALWAYS_WHOLE = frozenset(
@@ -54,20 +57,28 @@ class TensorSpec(NamedTuple):
         return self._replace(flags=self.flags | PAYLOAD, products=())
 
 
+# The fields of a TensorSpec. The garbage collector does not track plain tuples of numbers, so many names do
+# not cause collections.
+Spec: TypeAlias = tuple[int, int, tuple[tuple[str, int], ...]]
+
+# Position in the list of tensors, "prod" or "abs_prod", spec of the result.
+_Product: TypeAlias = "tuple[int, str, CaptureSpec]"
+_NO_PRODUCTS: Sequence[_Product] = ()
+
+
 class CaptureSpec:
     """The name ids and flags of a list of tensors, in the form that the native capture call takes."""
 
     __slots__ = ("flags", "ids", "products")
 
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
-        self.ids = array("I", [spec.id for spec in specs])
-        self.flags = bytes([spec.flags for spec in specs])
-        # (position in the list, "prod" or "abs_prod", spec of the result)
-        self.products = [
+    def __init__(self, specs: Sequence[TensorSpec | Spec]) -> None:
+        self.ids = array("I", [tensor_id for tensor_id, _, _ in specs])
+        self.flags = bytes([flags for _, flags, _ in specs])
+        self.products: Sequence[_Product] = [
             (position, product, CaptureSpec([TensorSpec(tensor_id, PAYLOAD | STATISTICS)]))
-            for position, spec in enumerate(specs)
-            for product, tensor_id in spec.products
-        ]
+            for position, (_, _, products) in enumerate(specs)
+            for product, tensor_id in products
+        ] or _NO_PRODUCTS
 
     def with_ids(self, ids: array[int]) -> CaptureSpec:
         """Return the same spec with other ids."""
@@ -102,6 +113,28 @@ class CaptureSpec:
         return whole
 
 
+class _Takers(NamedTuple):
+    """The collections to which tensors of one kind may belong.
+
+    Attributes:
+        version: Version of the collections.
+        every: Collections to which all tensors of the kind belong.
+        by_name: Collections to which some of them belong.
+    """
+
+    version: int
+    every: list[Collection]
+    by_name: list[Collection]
+
+    @classmethod
+    def of(cls, kind: TensorKind, collections: CollectionManager) -> _Takers:
+        """Sort the collections for a kind."""
+        candidates = [collection for collection in collections if collection.may_take(kind)]
+        every = [collection for collection in candidates if collection.takes_every(kind)]
+        by_name = [collection for collection in candidates if not collection.takes_every(kind)]
+        return cls(collections.version.value, every, by_name)
+
+
 class NameTable:
     """Ids of tensor names, and the collections to which the names belong."""
 
@@ -110,11 +143,13 @@ class NameTable:
         self.left_out = LeftOutNames()
         self._ring = ring
         self._collections = collections
-        self._ids: dict[str, tuple[int, TensorKind, str]] = {}
+        self._ids: dict[str, int] = {}
+        # Kind and origin of each name. Equal pairs are one object, because a model has many names.
+        self._natures: dict[str, _Nature] = {}
+        self._pairs: dict[_Nature, _Nature] = {}
         self._named: dict[int, str] = {}  # names by the ids of intern()
         self._shard_ids: dict[tuple[int, ShardPosition], int] = {}
-        # By kind: a version of the collections, and those to which a tensor of the kind may belong.
-        self._of_kind: dict[TensorKind, tuple[int, list[Collection]]] = {}
+        self._takers: dict[TensorKind, _Takers] = {}
         # Selection of each collection at the last refresh.
         self._selected: dict[str, tuple[object, ...]] = {}
 
@@ -122,28 +157,26 @@ class NameTable:
         """The id of the name. A new name is added to every collection to which it belongs."""
         known = self._ids.get(name)
         if known is not None:
-            return known[0]
+            return known
+        nature = kind, origin
+        self._natures[name] = self._pairs.setdefault(nature, nature)
         why = unfit(name)
-        tensor_id: int = _UNFIT if why else self._ring.intern(name, kind.value, origin) & _ID_BITS
-        self._ids[name] = (tensor_id, kind, origin)
+        tensor_id: int = _UNFIT if why else self._ring.intern(name, kind, origin) & _ID_BITS
+        self._ids[name] = tensor_id
         self.changed = True
         if tensor_id >= _UNFIT:
             self._leave_out(name, kind, why or NO_ROOM)
             return tensor_id
         self._named[tensor_id] = name
-        for collection in self._takers(kind):
+        takers = self._takers.get(kind)
+        if takers is None or takers.version != self._collections.version.value:
+            takers = self._takers[kind] = _Takers.of(kind, self._collections)
+        for collection in takers.every:
+            collection.seen.add(name)
+        for collection in takers.by_name:
             if collection.belongs(name, kind, origin):
                 collection.seen.add(name)
         return tensor_id
-
-    def _takers(self, kind: TensorKind) -> list[Collection]:
-        """The collections to which a tensor of the kind may belong."""
-        version = self._collections.version.value
-        known = self._of_kind.get(kind)
-        if known is None or known[0] != version:
-            takers = [collection for collection in self._collections if collection.may_take(kind)]
-            known = self._of_kind[kind] = (version, takers)
-        return known[1]
 
     @property
     def any(self) -> bool:
@@ -153,7 +186,7 @@ class NameTable:
     def name_and_kind(self, tensor_id: int) -> tuple[str, TensorKind]:
         """Return name and kind of an id of intern() or intern_shard(). The name is "" if it was left out."""
         name = self._named.get(tensor_id, "")
-        return name, self._ids[name][1] if name else TensorKind.CUSTOM
+        return name, self._natures[name][0] if name else TensorKind.CUSTOM
 
     def intern_shard(self, tensor_id: int, shard: ShardPosition) -> int:
         """Return the id of the same name for a shard of a larger tensor."""
@@ -162,8 +195,8 @@ class NameTable:
             name = self._named.get(tensor_id)
             found = tensor_id
             if name is not None:
-                _, kind, origin = self._ids[name]
-                found = self._ring.intern(name, kind.value, origin, shard.as_text()) & _ID_BITS
+                kind, origin = self._natures[name]
+                found = self._ring.intern(name, kind, origin, shard.as_text()) & _ID_BITS
                 if found != _ID_BITS:
                     self._named[found] = name
                 else:
@@ -185,8 +218,8 @@ class NameTable:
             self._selected[collection.name] = selects
             collection.seen.update(
                 name
-                for name, (tensor_id, kind, origin) in self._ids.items()
-                if tensor_id < _UNFIT and collection.belongs(name, kind, origin)
+                for name, tensor_id in self._ids.items()
+                if tensor_id < _UNFIT and collection.belongs(name, *self._natures[name])
             )
         self.changed = True
 
@@ -201,7 +234,8 @@ class Plan:
         self.cache: dict[Any, Any] = {}  # values that a framework's hook derives from this plan
         self._reduction_config = reduction_config
         self._names = names
-        self._specs: dict[str, TensorSpec | None] = {}
+        self._specs: dict[str, Spec | None] = {}
+        self._kind_plans: dict[TensorKind, _KindPlan] = {}
         # Only tensors of these kinds can be selected.
         self.kinds = frozenset(
             kind for kind in TensorKind if any(collection.may_take(kind) for collection in self.collections)
@@ -210,10 +244,27 @@ class Plan:
     def spec(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec | None:
         """Return the spec of a tensor; None: it is not captured."""
         try:
-            return self._specs[name]
+            spec = self._specs[name]
         except KeyError:
             spec = self._specs[name] = self._decide(name, kind, origin)
-            return spec
+        return None if spec is None else TensorSpec(*spec)
+
+    def specs(self, tensors: Iterable[tuple[str, TensorKind, str]]) -> list[Spec | None]:
+        """Return the specs of many tensors for a CaptureSpec.
+
+        Args:
+            tensors: Name, kind and origin of each tensor.
+
+        Returns:
+            The fields of each TensorSpec; None: the tensor is not captured.
+        """
+        known, decide = self._specs, self._decide
+        found: list[Spec | None] = []
+        for name, kind, origin in tensors:
+            if name not in known:
+                known[name] = decide(name, kind, origin)
+            found.append(known[name])
+        return found
 
     def always(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec:
         """Return the spec of a tensor that is captured whether a collection selects it or not."""
@@ -221,23 +272,80 @@ class Plan:
 
     def takes(self, name: str, kind: TensorKind, origin: str = "") -> bool:
         """Whether a collection selects the tensor. Creates no id."""
-        return any(collection.belongs(name, kind, origin) for collection in self.collections)
+        return self.of_kind(kind).form(name, origin) is not None
 
     def may_take(self, kind: TensorKind) -> bool:
         """Whether a tensor of the kind may be selected. False: none is selected, whatever its name."""
         return kind in self.kinds
 
-    def _decide(self, name: str, kind: TensorKind, origin: str) -> TensorSpec | None:
-        takers = [collection for collection in self.collections if collection.belongs(name, kind, origin)]
-        if not takers:
+    def of_kind(self, kind: TensorKind) -> _KindPlan:
+        """Return the settings for the tensors of one kind."""
+        known = self._kind_plans.get(kind)
+        if known is None:
+            known = self._kind_plans[kind] = _KindPlan(kind, self.collections, self._reduction_config)
+        return known
+
+    def _decide(self, name: str, kind: TensorKind, origin: str) -> Spec | None:
+        form = (self._kind_plans.get(kind) or self.of_kind(kind)).form(name, origin)
+        if form is None:
             return None
-        configs = [taker.reduction_config or self._reduction_config for taker in takers]
         tensor_id = self._names.intern(name, kind, origin)
-        if kind in _ALWAYS_WHOLE or any(config is None or config.save_raw_tensor for config in configs):
-            return TensorSpec(tensor_id, PAYLOAD | STATISTICS)
-        products: dict[str, int] = {}
-        for config in filter(None, configs):
-            for requested, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod")):
-                if "prod" in requested and product not in products:
-                    products[product] = self._names.intern(f"{name}/{product}", TensorKind.REDUCTION, name)
-        return TensorSpec(tensor_id, STATISTICS, tuple(products.items()))
+        if not form.products:
+            return tensor_id, form.flags, ()
+        products = [
+            (product, self._names.intern(f"{name}/{product}", TensorKind.REDUCTION, name))
+            for product in form.products
+        ]
+        return tensor_id, form.flags, tuple(products)
+
+
+class _Form(NamedTuple):
+    """Form in which tensors are captured. flags: CaptureFlags. products: some of "prod" and "abs_prod"."""
+
+    flags: int
+    products: tuple[str, ...]
+
+
+class _KindPlan:
+    """Settings for the tensors of one kind.
+
+    Attributes:
+        takes_every: Whether all tensors of the kind are captured, in the same form.
+    """
+
+    def __init__(
+        self, kind: TensorKind, collections: Sequence[Collection], reduction_config: ReductionConfig | None
+    ) -> None:
+        self._kind = kind
+        self._reduction_config = reduction_config
+        self._candidates = [collection for collection in collections if collection.may_take(kind)]
+        every = [collection.takes_every(kind) for collection in self._candidates]
+        self._forms: dict[tuple[bool, ...], _Form | None] = {}  # by the candidates that select the tensor
+        self.takes_every = all(every) and any(every)
+        self._form_of_every = self._form_for(tuple(every)) if self.takes_every else None
+
+    def form(self, name: str, origin: str) -> _Form | None:
+        """Return the form of a tensor; None: it is not captured."""
+        if self.takes_every:
+            return self._form_of_every
+        takers = tuple([each.belongs(name, self._kind, origin) for each in self._candidates])
+        try:
+            return self._forms[takers]
+        except KeyError:
+            form = self._forms[takers] = self._form_for(takers)
+            return form
+
+    def _form_for(self, takers: tuple[bool, ...]) -> _Form | None:
+        if not any(takers):
+            return None
+        chosen = compress(self._candidates, takers)
+        configs = [taker.reduction_config or self._reduction_config for taker in chosen]
+        if self._kind in _ALWAYS_WHOLE or any(config is None or config.save_raw_tensor for config in configs):
+            return _Form(PAYLOAD | STATISTICS, ())
+        requested = [
+            product
+            for config in filter(None, configs)
+            for names, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod"))
+            if "prod" in names
+        ]
+        return _Form(STATISTICS, tuple(dict.fromkeys(requested)))

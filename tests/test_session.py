@@ -33,6 +33,7 @@ from tdcore.format import layout
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.session.attempts import ClaimedAttempt, claim_attempt
 from tdcore.session.counters import Drop
+from tdcore.session.spawning import environment
 from tdcore.sinks import LocalSink, MemorySink, Sink
 from tests.trainers.checks import check_run, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
@@ -375,6 +376,16 @@ HOSTILE = {
     "PYTHONVERBOSE": "1",
     "OMP_NUM_THREADS": "garbage",
 }
+
+
+def test_the_flusher_returns_freed_memory_unless_the_user_has_chosen_an_allocator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    found = environment()
+    assert (found["ARROW_DEFAULT_MEMORY_POOL"], found["MALLOC_ARENA_MAX"]) == ("system", "4")
+    assert found["MALLOC_TRIM_THRESHOLD_"] == found["MALLOC_MMAP_THRESHOLD_"] == str(8 << 20)
 
 
 def test_the_flusher_is_not_misled_by_the_trainers_folder_or_environment(tmp_path: Path) -> None:

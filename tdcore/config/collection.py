@@ -22,7 +22,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tdcore.config.built_in_collections import (
     BOOSTING,
@@ -45,6 +45,7 @@ from tdcore.text.short_repr import cut, how_many
 __all__ = ["Collection", "ModuleTensors", "Version"]
 
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
+_ANY_NAME = ("", ".*")  # patterns that match every text
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,20 @@ class Pattern(Protocol):
         ...
 
 
+class _Tests(NamedTuple):
+    """Tests for the tensors of one kind.
+
+    Attributes:
+        every: Whether all of them belong to the collection.
+        searches: Searches in their names.
+        of_module: Searches in "<class of the module>_<label of the kind>".
+    """
+
+    every: bool
+    searches: tuple[Callable[[str], object], ...]
+    of_module: tuple[Callable[[str], object], ...]
+
+
 class Collection:
     """A named group of tensors that may be changed. The docstring of the module has the rules of membership.
 
@@ -109,6 +124,7 @@ class Collection:
         self._module_patterns: list[Pattern] = []
         self._names: set[str] = set()
         self._modules: list[ModuleTensors] = []
+        self._tests: dict[TensorKind, _Tests] = {}  # emptied by _changed()
         self._reduction_config: ReductionConfig | None = None
         self._save_config: SaveConfig | None = None
         self.include(include_regex or ())
@@ -126,6 +142,7 @@ class Collection:
             collection._own[OLDER_REGEX[name]] = PARAMETERS
         collection.include(regexes)
         collection._by_nature = by_nature
+        collection._changed()
         return collection
 
     @property
@@ -142,6 +159,10 @@ class Collection:
     def include_regex(self, regexes: str | Iterable[str]) -> None:
         self._replace_regex(regexes)
 
+    def _changed(self) -> None:
+        self._tests.clear()
+        self.version.value += 1
+
     def _replace_regex(self, regexes: str | Iterable[str]) -> None:
         checked = self._texts("include_regex", regexes)
         self._built_in, self._patterns = {}, []
@@ -154,7 +175,7 @@ class Collection:
                 self._built_in[re.compile(text)] = self._own[text]
             else:
                 self._patterns.append(self._compile(text))
-        self.version.value += 1
+        self._changed()
 
     def _texts(self, name: str, regexes: str | Iterable[str]) -> tuple[str, ...]:
         return patterns(name, regexes, check=self._compile is re.compile)
@@ -167,13 +188,13 @@ class Collection:
     @tensor_names.setter
     def tensor_names(self, names: Iterable[str]) -> None:
         self._names = {names} if isinstance(names, str) else set(names)
-        self.version.value += 1
+        self._changed()
 
     def add_tensor_name(self, name: str) -> None:
         """Add a name; the tensor belongs to the collection from the next step on."""
         if name not in self._names:
             self._names.add(name)
-            self.version.value += 1
+            self._changed()
 
     def has_tensor_name(self, name: str) -> bool:
         """Whether the tensor was listed, or was captured and belongs here."""
@@ -182,7 +203,7 @@ class Collection:
     def remove_tensor_name(self, name: str) -> None:
         """Remove a name that was added; a pattern may still select the tensor."""
         self._names.discard(name)
-        self.version.value += 1
+        self._changed()
 
     @property
     def module_regex(self) -> list[str]:
@@ -192,12 +213,12 @@ class Collection:
     @module_regex.setter
     def module_regex(self, regexes: str | Iterable[str]) -> None:
         self._module_patterns = [self._compile(pattern) for pattern in self._texts("module_regex", regexes)]
-        self.version.value += 1
+        self._changed()
 
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
         """Add the inputs and outputs of a module, to which the collection holds a weak reference."""
         self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
-        self.version.value += 1
+        self._changed()
 
     def resolve_modules(self, name_of: Callable[[object], str | None]) -> None:
         """Convert the modules of add_module_tensors() to patterns, except modules without a name so far."""
@@ -221,7 +242,7 @@ class Collection:
         self, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None
     ) -> None:
         self._save_config = None if value is None else SaveConfig.parse(value)
-        self.version.value += 1
+        self._changed()
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
@@ -236,7 +257,7 @@ class Collection:
                 f"got {type(value).__name__}"
             )
         self._reduction_config = value
-        self.version.value += 1
+        self._changed()
 
     @property
     def selection(self) -> tuple[object, ...]:
@@ -280,20 +301,27 @@ class Collection:
 
     def belongs(self, name: str, kind: TensorKind, origin: str = "") -> bool:
         """Whether a tensor of that name and kind, of a module of class `origin`, belongs here."""
-        if kind in self._by_nature or name in self._names:
+        every, searches, of_module = self._tests.get(kind) or self._tests_for(kind)
+        if every or name in self._names:
             return True
-        if self._patterns and any(pattern.search(name) for pattern in self._patterns_for(kind)):
-            return True
-        if (
-            self._module_patterns
-            and kind in _OF_MODULES
-            and any(pattern.search(f"{origin}_{kind.label}") for pattern in self._module_patterns)
-        ):
-            return True
-        for pattern, kinds in self._built_in.items():  # a loop, because this is called for every new name
-            if (kinds is None or kind in kinds) and pattern.search(name):
+        for search in searches:  # a loop, because this is called for every new name
+            if search(name):
                 return True
-        return False
+        return bool(of_module) and any(search(f"{origin}_{kind.label}") for search in of_module)
+
+    def takes_every(self, kind: TensorKind) -> bool:
+        """Whether every tensor of the kind belongs here, whatever its name."""
+        return (self._tests.get(kind) or self._tests_for(kind)).every
+
+    def _tests_for(self, kind: TensorKind) -> _Tests:
+        built_in = [pattern for pattern, kinds in self._built_in.items() if kinds is None or kind in kinds]
+        searched = [*self._patterns_for(kind), *built_in]
+        tests = self._tests[kind] = _Tests(
+            kind in self._by_nature or any(pattern.pattern in _ANY_NAME for pattern in searched),
+            tuple(pattern.search for pattern in searched),
+            tuple(pattern.search for pattern in self._module_patterns if kind in _OF_MODULES),
+        )
+        return tests
 
     def expect(self, names: Sequence[str]) -> None:
         """Search all these names in one call before belongs() is called for each. RE2 is then faster."""

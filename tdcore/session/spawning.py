@@ -39,6 +39,16 @@ sys.path.extend(place for place in job["places"] if place not in sys.path)
 sys.exit(import_module(job["module"]).main([sys.argv[2]]))
 """
 
+# Freed memory goes back to the system. Without these variables the flusher keeps up to 100 MB more, in
+# Arrow's own allocator and in glibc's arenas of other threads. Blocks of less than 8 MiB are reused, because
+# new memory costs a page fault for each page.
+_ALLOCATOR = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
+}
+
 # Only the PYTHON* variables with the location of Python are passed on; the others (PYTHONINSPECT,
 # PYTHONSTARTUP, PYTHONWARNINGS=error, ...) are for the trainer.
 _KEPT_PYTHON_VARIABLES = frozenset(
@@ -58,10 +68,10 @@ def command(module: str, job: Mapping[str, Any]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Environment of such a process: few threads, no GPU."""
+    """Environment of such a process: few threads, no GPU, and little memory. A user's allocator is kept."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PYTHON") or name in _KEPT_PYTHON_VARIABLES
     }
-    return {**kept, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {**_ALLOCATOR, **kept, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -24,6 +24,7 @@ def test_without_a_name_it_lists_the_benchmarks() -> None:
         "slowdown",
         "read",
         "flush",
+        "flusher-memory",
         "s3",
         "native",
         "gpu",
@@ -48,6 +49,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     [
         ("read", ["--rows", "4000", "--repeats", "1", "--peer-seconds", "0"]),
         ("flush", ["--gigabytes", "0.05", "--repeats", "1", "--rows", "2000", "--seconds", "0.5"]),
+        ("flusher-memory", ["--seconds", "0.5", "--repeats", "1", "--loads", "10 tensors"]),
         ("default-rules", ["--pairs", "1", "--quick"]),
         ("hook-cost", ["--rounds", "3"]),
         ("profilers", ["--seconds", "0", "--long-steps", "20", "--models", "mlp", "--tools", "tdcore"]),

@@ -93,8 +93,11 @@ class CaptureVariant:
         code that contains its call reads CompiledRoot.capture_disabled.
         """
         for module_hook in hooks:
-            module_hook.site.receiver = weakref.ref(module_hook)
-            self.sites.append(module_hook.site)
+            site = module_hook.site
+            if site is None:
+                continue  # hooks for a process that compiles have sites
+            site.receiver = weakref.ref(module_hook)
+            self.sites.append(site)
             module = module_hook.module()
             if module is not None and module is not root:
                 self.mark(module)
@@ -120,7 +123,7 @@ class Receiver(Protocol):
     """A module hook that receives values from compiled code."""
 
     name: str
-    site: CallSite
+    site: CallSite | None
     module: weakref.ref[nn.Module]
 
     def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:

@@ -47,11 +47,12 @@ _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 def is_running(root: Root) -> bool:
     """Whether a call of the root, or of a module inside its wrapper, is on the stack of this thread."""
     module = root.reference()
-    known = {id(module), *map(id, wrapped_modules(module) if module is not None else ())}
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _CALL_CODE and id(frame.f_locals.get("self")) in known:
-            return True
+        if frame.f_code is _CALL_CODE:
+            called = frame.f_locals.get("self")
+            if called is not None and (called is module or root.is_inner(called)):
+                return True
         frame = frame.f_back
     return False
 

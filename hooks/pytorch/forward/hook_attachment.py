@@ -331,18 +331,20 @@ class ModuleHooks:
         for module in view.modules:
             is_root = module is view.modules[0]
             if everything or may_be_taken(module, TensorKind.INPUT):
-                module_hook = self._new_hook(module, TensorKind.INPUT, plan, is_root=is_root)
+                module_hook = self._new_hook(module, TensorKind.INPUT, plan, also, is_root=is_root)
                 if is_root:
                     root_input_hook = module_hook
                 else:
                     before.append(module_hook)
             own_loss = is_root and (also or plan).may_take(TensorKind.LOSS)
             if everything or own_loss or may_be_taken(module, TensorKind.OUTPUT):
-                after.append(self._new_hook(module, TensorKind.OUTPUT, plan, is_root=is_root))
+                after.append(self._new_hook(module, TensorKind.OUTPUT, plan, also, is_root=is_root))
         return HookSet(before, after, root_input_hook) or NO_HOOKS
 
-    def _new_hook(self, module: Module, kind: TensorKind, plan: Plan, **options: Any) -> ModuleHook:
-        site = self._sites.at(prefix_of(module, kind))
+    def _new_hook(
+        self, module: Module, kind: TensorKind, plan: Plan, also: Plan | None, **options: Any
+    ) -> ModuleHook:
+        site = self._sites.at(prefix_of(module, kind)) if also is not None else None
         if self.override is not None and kind is TensorKind.OUTPUT:
             module_hook = OverriddenModuleHook(
                 module, kind, plan, self._recorder, self._fault_ref, site, **options

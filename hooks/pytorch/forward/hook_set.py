@@ -13,7 +13,7 @@ from typing import Any
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook
+from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook, prefix_of
 from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 
 __all__ = ["NO_HOOKS", "Attached", "HookSet", "may_hook", "put_on", "take_off", "waits_for_names"]
@@ -108,10 +108,14 @@ def may_hook(plan: Plan, module: Module, kind: TensorKind) -> bool:
     """Whether the plan may select an input or output of the module."""
     if not plan.may_take(kind):
         return False
-    what = "input" if kind is TensorKind.INPUT else "output"
-    return any(
-        plan.takes(f"{module.name}_{what}_{index}", kind, module.origin) for index in range(_CANDIDATES)
-    )
+    of_kind = plan.of_kind(kind)
+    if of_kind.takes_every:
+        return True
+    prefix = prefix_of(module, kind)
+    for index in range(_CANDIDATES):  # noqa: SIM110 -- any() of a generator takes twice the time
+        if of_kind.form(f"{prefix}{index}", module.origin) is not None:
+            return True
+    return False
 
 
 def waits_for_names(plan: Plan, view: ModelView) -> bool:

@@ -52,6 +52,8 @@ from tdcore.hooks.recorder import Recorder
 
 __all__ = ["ModuleHook", "OverriddenModuleHook", "Override", "RootForwardEndHook", "prefix_of"]
 
+_ONE = ("0",)  # suffixes of an output that is one tensor
+
 Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forward_hook() of a subclass of Hook
 
 
@@ -98,7 +100,8 @@ class ModuleHook(InertInCopies):
         is_root: Whether the module is the registered model.
         useful: Whether the plan has selected a tensor of the module at least once.
         gate: Whether to capture, for a hook in compiled code, which stays attached between saved steps.
-        site: The call site of the hook in compiled code.
+        site: The call site of the hook in compiled code; None if torch.compile was not in use when the hook
+            was created.
     """
 
     __slots__ = (
@@ -131,7 +134,7 @@ class ModuleHook(InertInCopies):
         plan: Plan,
         recorder: Recorder,
         fault: FaultHandler,
-        site: CallSite,
+        site: CallSite | None,
         *,
         is_root: bool = False,
         gate: CompiledRoot | None = None,
@@ -148,8 +151,8 @@ class ModuleHook(InertInCopies):
         self._recorder = recorder
         self._fault = fault
         self._single: CaptureSpec | None = None  # spec of "<prefix>0", once the plan has selected it
-        # Keys: suffixes of names.
-        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}
+        # Specs by suffixes of names, except those of _single.
+        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] | None = None
         self._fast_type: type | None = (
             None  # type of values for the fast path: Tensor, or None before the first call
         )
@@ -167,7 +170,7 @@ class ModuleHook(InertInCopies):
     @property
     def called(self) -> bool:
         """Whether the module was called since the hook was created."""
-        return bool(self._capture_specs)
+        return self._single is not None or self._capture_specs is not None
 
     def skip_next_call(self) -> None:
         """Ignore the next call: another hook has replaced this hook, which torch is about to call."""
@@ -225,18 +228,22 @@ class ModuleHook(InertInCopies):
         call = self._recorder.now.next_call(self._prefix)
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
-        plain = type(value) is torch.Tensor and not value.is_nested
-        if plain and self._single is not None and "_is_replica" not in vars(module):
-            self._recorder.capture([value], self._single, None, call)
+        if type(value) is torch.Tensor and not value.is_nested and "_is_replica" not in vars(module):
+            self._record(_ONE, [value], call)
             return
         found = list(flatten_tensors(value))
         suffixes = tuple(end + _place(module, tensor) for end, tensor in found)
         self._record(suffixes, [tensor for _, tensor in found], call)
 
     def _record(self, suffixes: tuple[str, ...], tensors: list[torch.Tensor], call: int) -> None:
-        known = self._capture_specs.get(suffixes)
+        if self._single is not None and suffixes == _ONE:
+            self._recorder.capture(tensors, self._single, None, call)
+            return
+        known = None if self._capture_specs is None else self._capture_specs.get(suffixes)
         if known is None:
-            known = self._capture_specs[suffixes] = self._select(suffixes, tensors)
+            known = self._select(suffixes, tensors)
+            if self._single is None or suffixes != _ONE:
+                self._capture_specs = {**(self._capture_specs or {}), suffixes: known}
         positions, capture_spec = known
         if positions:
             self._recorder.capture([tensors[position] for position in positions], capture_spec, None, call)
@@ -245,7 +252,7 @@ class ModuleHook(InertInCopies):
         """Insert the operator while the module is compiled. A tuple of one element counts as its element."""
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
-        if self.gate is not None and self.gate.capture_disabled:
+        if self.site is None or (self.gate is not None and self.gate.capture_disabled):
             return
         if not can_insert_call():
             report_uncaptured(self.site.label)
@@ -276,7 +283,7 @@ class ModuleHook(InertInCopies):
         specs = [self._spec_for(end, tensor) for end, tensor in zip(suffixes, tensors, strict=True)]
         positions = [position for position, spec in enumerate(specs) if spec is not None]
         capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
-        if suffixes == ("0",) and positions:
+        if suffixes == _ONE and positions:
             self._single = capture_spec
             if graph_task is not None and not capture_spec.products:
                 self._ids, self._flags = capture_spec.ids, capture_spec.flags

@@ -205,7 +205,9 @@ class GradientOrder:
         return known[2]
 
     def _hooks_of(self, position: int) -> OrderedDict[int, Any]:
-        return OrderedDict({self._key: GradientReadyHook(self, position)})
+        hooks: OrderedDict[int, Any] = OrderedDict()
+        hooks[self._key] = GradientReadyHook(self, position)
+        return hooks
 
 
 class SentinelHook(InertInCopies):

@@ -161,12 +161,12 @@ def state_values(
     if known is None or known[0] != (names, keys, tensors):
         suffixes = [f"{key}/{name}" for name, own in zip(names, keys, strict=True) for key in own]
         origin = type(optimizer).__name__
-        specs = [
-            plan.spec(f"{prefix}/{end}", TensorKind.OPTIMIZER_STATE, origin) if is_tensor else None
-            for end, is_tensor in zip(suffixes, tensors, strict=True)
-        ]
+        kind = TensorKind.OPTIMIZER_STATE
+        specs = plan.specs([(f"{prefix}/{end}", kind, origin) for end in compress(suffixes, tensors)])
+        selected = iter(specs)
+        chosen = [is_tensor and next(selected) is not None for is_tensor in tensors]
         capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
-        known = plan.cache["state", prefix] = (names, keys, tensors), specs, capture_spec
+        known = plan.cache["state", prefix] = (names, keys, tensors), chosen, capture_spec
     return list(compress(values, known[1])), known[2]
 
 

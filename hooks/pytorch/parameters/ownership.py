@@ -26,7 +26,7 @@ from tdcore.hooks.run_notes import ModelNotes
 
 __all__ = ["Ownership"]
 
-_REQUIRES_GRAD = attrgetter("requires_grad")
+_REQUIRES_GRAD, _VERSION = attrgetter("requires_grad"), attrgetter("_version")
 _FROZEN_LOOKS = 3  # number of saved steps after which a formerly trained parameter counts as frozen
 _BY_HAND = (
     "no optimizer is known for {}: its gradients are recorded after the last backward of a step; later "
@@ -46,8 +46,9 @@ class Ownership:
     def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, note: Callable[[str], None]) -> None:
         # Gradients, after the last backward, of parameters without an optimizer, by position.
         self.copies: dict[int, Any] = {}
-        # Versions of the gradients after the last backward, by position.
-        self.versions: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # The gradients after the last backward, by position, and their versions.
+        self._gradients: dict[int, weakref.ref[Any]] = {}
+        self.versions: dict[int, int] = {}
         self._unowned: frozenset[int] = frozenset()
         self._optimizers = optimizers
         self._model_notes = model_notes
@@ -87,26 +88,28 @@ class Ownership:
 
     def backward_ended(self, order: Sequence[int], parameters: list[nn.Parameter]) -> None:
         """Store versions and copies at the end of a backward. order: positions that it reached."""
-        with torch.no_grad():
-            for position in set(order):
-                parameter: Any = parameters[position]
-                gradient = parameter.grad
-                if gradient is None:
-                    continue
-                self.versions[position] = weakref.ref(gradient), int(gradient._version)
-                if position in self._unowned and type(gradient) is torch.Tensor:
-                    self.copies[position] = gradient.detach().clone()
+        positions = list(set(order))
+        gradients: list[Any] = [parameters[position].grad for position in positions]
+        present = [gradient is not None for gradient in gradients]
+        if not all(present):
+            positions, gradients = list(compress(positions, present)), list(compress(gradients, present))
+        self._gradients.update(zip(positions, map(weakref.ref, gradients), strict=True))
+        self.versions.update(zip(positions, map(_VERSION, gradients), strict=True))
+        if self._unowned:
+            with torch.no_grad():
+                for position, gradient in zip(positions, gradients, strict=True):
+                    if position in self._unowned and type(gradient) is torch.Tensor:
+                        self.copies[position] = gradient.detach().clone()
 
     def was_cleared(self, position: int, gradient: Any) -> bool:
         """Whether the gradient was zeroed or replaced since its last backward.
 
         On a device every in-place change counts as zeroing, because reading the values waits for the device.
         """
-        seen = self.versions.get(position)
-        if seen is None:  # unknown
+        version = self.versions.get(position)
+        if version is None:  # unknown
             return is_zero(gradient)
-        before, version = seen
-        if id(before()) != id(gradient):
+        if id(self._gradients[position]()) != id(gradient):
             return True
         changed = version != int(gradient._version)
         return changed and (gradient.device.type != "cpu" or is_zero(gradient))
@@ -114,6 +117,7 @@ class Ownership:
     def forget_backward(self) -> None:
         """Release the copies and versions at the end of the step."""
         self.copies.clear()
+        self._gradients.clear()
         self.versions.clear()
 
     def note_frozen(self, view: ModelView, trainable: list[bool]) -> None:

@@ -6,6 +6,7 @@ Threads: one at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from torch import nn
 
 from tdcore.format.layout import TensorKind
-from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.plan import CaptureSpec, Plan, Spec
 from tdcore.hooks.pytorch.model.model_view import ModelView
 
 __all__ = ["Selection", "awaited", "in_order", "select"]
@@ -82,15 +83,12 @@ def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[in
 
 def _selected(
     view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
-) -> tuple[list[int], list[TensorSpec]]:
-    chosen: list[int] = []
-    specs: list[TensorSpec] = []
-    for position in positions:
-        name, kind, origin = view.parameters[position]
-        if gradient:
-            name, kind = f"gradient/{name}", TensorKind.GRADIENT
-        spec = plan.spec(name, kind, origin)
-        if spec is not None:
-            chosen.append(position)
-            specs.append(spec)
-    return chosen, specs
+) -> tuple[list[int], list[Spec]]:
+    tensors: Iterable[tuple[str, TensorKind, str]] = map(view.parameters.__getitem__, positions)
+    if gradient:
+        tensors = [(f"gradient/{name}", TensorKind.GRADIENT, origin) for name, _, origin in tensors]
+    specs = plan.specs(tensors)
+    selected = [spec for spec in specs if spec is not None]
+    if len(selected) == len(specs):
+        return positions, selected
+    return [position for position, spec in zip(positions, specs, strict=True) if spec is not None], selected
