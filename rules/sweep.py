@@ -12,9 +12,8 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import pickle
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,9 @@ from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import RUN_KEY
 from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
-from tdcore.rules.loading import load_rules
 from tdcore.rules.runner import EXIT_CODES, Report
-from tdcore.rules.sweep_engines import ENGINES
+from tdcore.rules.sendable import check_sendable
+from tdcore.rules.sweep_engines import ENGINES, check_engine
 from tdcore.rules.sweep_task import SweepEntry, SweepTask
 from tdcore.sinks import is_remote, place_text
 from tdcore.trial.run_search import runs_below
@@ -123,13 +122,14 @@ def sweep(
     Raises:
         ConfigError: An argument is invalid, the engine is not installed, or there are no runs.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"engine must be one of {', '.join(sorted(ENGINES))}, got {engine!r}")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
+    check_engine(engine, workers)
+    chosen = list(rules)
+    if not chosen:
+        raise ConfigError("no rule was given; name at least one, such as vanishing_gradient")
+    check_sendable(chosen, sent=engine != "serial")
     found = find_runs(places)
     task = SweepTask(
-        rules=_checked(rules, sent=engine != "serial"),
+        rules=chosen,
         attempt=attempt,
         ended=ended,
         write_findings=write_findings,
@@ -197,25 +197,3 @@ def _below(place: str) -> list[str]:
         return runs_below(place)
     except SinkError:
         return []
-
-
-def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequence[str | Rule | type[Rule]]:
-    """The rules in the form that tasks get. Invalid rules raise ConfigError here, and not in each task.
-
-    sent: whether the rules are sent to other processes.
-    """
-    chosen = list(rules)
-    if not chosen:
-        raise ConfigError("no rule was given; name at least one, such as vanishing_gradient")
-    for rule in chosen:
-        if isinstance(rule, str):
-            load_rules(rule)
-        elif sent:
-            try:
-                pickle.dumps(rule)
-            except Exception as error:
-                raise ConfigError(
-                    f"{rule!r} cannot be sent to other processes ({error}); define its class in a module, "
-                    'give it as text such as "my_rules.py::MyRule", or use engine="serial"'
-                ) from error
-    return chosen

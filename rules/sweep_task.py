@@ -60,7 +60,11 @@ class SweepTask:
                 max_findings=self.max_findings,
             )
         except TdcoreError as error:
-            return SweepEntry(place=place, error=str(error))
+            return self.failed(place, str(error))
         except Exception as error:  # one run must not end the sweep
-            return SweepEntry(place=place, error=f"{type(error).__name__}: {error}")
+            return self.failed(place, f"{type(error).__name__}: {error}")
         return SweepEntry(place=place, report=report)
+
+    def failed(self, place: str, why: str) -> SweepEntry:
+        """The entry of a run that could not be judged."""
+        return SweepEntry(place=place, error=why)
