@@ -13,18 +13,17 @@ While it follows, the runner waits for a run that has not begun. Each poll reads
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore.actions.dispatcher import CLOSE_TIMEOUT
 from tdcore.errors import ConfigError, RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.engine import MAX_FINDINGS, Engine
+from tdcore.rules.judgement import check_there, finishing_actions, make_report, no_run
 from tdcore.rules.run_report import EXIT_CODES, FOLDED, Report
 from tdcore.rules.run_rules import RuleChoice, given_rules
 from tdcore.rules.run_source import RunSource
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
     from tdcore.actions import Action
     from tdcore.trial import Trial
 
-__all__ = ["EXIT_CODES", "Report", "check_there", "finishing_actions", "follow", "make_report", "run"]
-
-_log = logging.getLogger("tdcore.rules")
+__all__ = ["EXIT_CODES", "Report", "follow", "run"]
 
 
 def run(
@@ -220,21 +217,6 @@ def follow(
         return make_report(engine, source, state_file, finished=False, interrupted=True)
 
 
-@contextmanager
-def finishing_actions(engine: Engine) -> Iterator[None]:
-    """After an exception in the block, deliver earlier findings to actions. Log failures of actions."""
-    try:
-        yield
-    except BaseException as error:
-        known = len(engine.problems)
-        engine.finish_actions(
-            CLOSE_TIMEOUT if isinstance(error, Exception) else timedelta()
-        )  # Ctrl-C: do not wait
-        for problem in engine.problems[known:]:
-            _log.warning("tdcore: %s", problem)
-        raise
-
-
 def _wait_for_run(
     source: Source,
     following: bool,
@@ -247,26 +229,10 @@ def _wait_for_run(
     start = clock()
     while not source.begun():
         if not following:
-            raise _no_run(source)
+            raise no_run(source)
         if start_timeout is not None and clock() - start >= start_timeout.total_seconds():
             raise _not_begun(source, start_timeout)
         wait(poll_interval.total_seconds())
-
-
-def check_there(source: RunSource, attempt: int | str | None) -> None:
-    """Raise RunNotFound if there is no run, or it has no such attempt."""
-    if not source.begun():
-        raise _no_run(source)
-    if isinstance(attempt, int) and attempt not in source.attempts:
-        numbers = ", ".join(map(str, source.attempts)) or "none"
-        raise RunNotFound(f"{source.where} has no attempt {attempt}; it has {numbers}")
-
-
-def _no_run(source: Source) -> RunNotFound:
-    return RunNotFound(
-        f"there is no run at {source.where}; give the out_dir of a hook, or use live=True (--live) to wait "
-        "for the run"
-    )
 
 
 def _not_begun(source: Source, start_timeout: timedelta) -> RunNotFound:
@@ -300,24 +266,3 @@ def _poll_reachable(engine: Engine, state_file: StateFile | None, begun: bool) -
         if str(error) not in engine.problems:
             engine.problems.append(str(error))
         return []
-
-
-def make_report(
-    engine: Engine, source: Source, state_file: StateFile | None, *, finished: bool, interrupted: bool = False
-) -> Report:
-    """The report of an engine, after its actions have ended."""
-    if state_file is not None:
-        state_file.close()
-    engine.close()
-    if state_file is not None and engine.has_actions:
-        state_file.acted()
-    return Report(
-        run=source.where,
-        verdicts=engine.verdicts(finished=finished),
-        finished=finished,
-        interrupted=interrupted,
-        rows=engine.rows,
-        problems=tuple(engine.problems),
-        left_out=engine.left_out,
-        not_recorded=source.not_recorded(),
-    )

@@ -3,8 +3,9 @@
     report = sweep("runs", ["vanishing_gradient", "exploding_tensor"])        processes of this machine
     report = sweep(["s3://bucket/a", "s3://bucket/b"], rules, engine="ray")   a cluster, by its own scheduler
 
-Each run is one task. If a run cannot be read, or its task dies, its entry has an error and the other runs
-continue. Processes are spawned, so a script that calls `sweep` needs the usual `if __name__ == "__main__":`.
+Each run is one task. One large run that has ended is divided into tasks (rules/spread/). If a run cannot be
+read, or its task dies, its entry has an error and the other runs continue. Processes are spawned, so a script
+that calls `sweep` needs the usual `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
 from tdcore.rules.runner import EXIT_CODES, Report
 from tdcore.rules.sendable import check_sendable
+from tdcore.rules.spread import is_worth_dividing
 from tdcore.rules.sweep_engines import ENGINES, check_engine
 from tdcore.rules.sweep_task import SweepEntry, SweepTask
 from tdcore.sinks import is_remote, place_text
@@ -105,12 +107,14 @@ def sweep(
 ) -> SweepReport:
     """Check the saved steps of many runs with rules, and return all reports.
 
+    One run that has ended and has very many rows is divided into tasks, as `run` does with `workers`.
+
     Args:
         places: A run, a folder with runs, a pattern such as "runs/lr-*", or several of these; see find_runs.
         rules: Text as on the command line, instances that pickle can store, or classes.
         engine: "processes": processes of this machine. "ray" or "dask": one task per run on a cluster whose
             workers have tdcore (extras tdcore-capture[ray], tdcore-capture[dask]). "serial": this process.
-        workers: Maximum number of runs at a time. None: one per CPU, or the size of the cluster.
+        workers: Maximum number of tasks at a time. None: one per CPU, or the size of the cluster.
         cluster: Address of a cluster, or a dask Client. None: the cluster that this process is connected to,
             or else a cluster on this machine for the duration of the call.
         attempt: See `run`.
@@ -135,6 +139,11 @@ def sweep(
         write_findings=write_findings,
         max_findings=max_findings,
     )
+    if len(found) == 1 and engine != "serial" and is_worth_dividing(found[0], attempt=attempt, ended=ended):
+        entry = task.judged(found[0], workers=workers, engine=engine, cluster=cluster)
+        if on_run is not None:
+            on_run(entry)
+        return SweepReport(entries=(entry,))
     entries: dict[int, SweepEntry] = {}
     with closing(ENGINES[engine](task, found, workers, cluster)) as arrivals:
         for at, entry in arrivals:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tdcore.errors import TdcoreError
 from tdcore.rules.base import Rule
@@ -50,6 +51,10 @@ class SweepTask:
 
     def __call__(self, place: str) -> SweepEntry:
         """Check the run at `place`. An exception of the run or of a rule becomes an entry with an error."""
+        return self.judged(place)
+
+    def judged(self, place: str, **spread: Any) -> SweepEntry:
+        """Check the run at `place`. spread: the arguments `workers`, `engine` and `cluster` of `run`."""
         try:
             report = run(
                 place,
@@ -58,6 +63,7 @@ class SweepTask:
                 ended=self.ended,
                 write_findings=self.write_findings,
                 max_findings=self.max_findings,
+                **spread,
             )
         except TdcoreError as error:
             return self.failed(place, str(error))

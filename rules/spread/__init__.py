@@ -10,6 +10,6 @@ the parts in the order of a single judgement.
 
 from __future__ import annotations
 
-from tdcore.rules.spread.judge import judge_in_parts
+from tdcore.rules.spread.judge import is_worth_dividing, judge_in_parts
 
-__all__ = ["judge_in_parts"]
+__all__ = ["is_worth_dividing", "judge_in_parts"]

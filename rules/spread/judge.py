@@ -11,11 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdcore.errors import ConfigError
+from tdcore.errors import ConfigError, TdcoreError
 from tdcore.rules.base import Finding
+from tdcore.rules.judgement import check_there, finishing_actions, make_report
+from tdcore.rules.run_report import Report
 from tdcore.rules.run_rules import RuleChoice
 from tdcore.rules.run_source import RunSource
-from tdcore.rules.runner import Report, check_there, finishing_actions, make_report
 from tdcore.rules.sendable import check_sendable
 from tdcore.rules.spread.join import JoinedEngine, must_judge_whole
 from tdcore.rules.spread.plan import Part, make_plan
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
     from tdcore.actions import Action
     from tdcore.trial import Trial
 
-__all__ = ["judge_in_parts"]
+__all__ = ["is_worth_dividing", "judge_in_parts"]
 
 _PART_ROWS = 1_000_000  # rows of a part on a cluster of unknown size
+_LARGE_ROWS = 2_000_000  # about 15 s of one CPU by all rules
 _MAX_PARTS = 64  # on such a cluster; each part opens the run
 
 
@@ -87,6 +89,22 @@ def judge_in_parts(
             if on_findings is not None and joined.news:
                 on_findings(joined.news)
             return make_report(joined, source, None, finished=True)
+
+
+def is_worth_dividing(place: str, *, attempt: int | str | None, ended: bool) -> bool:
+    """Whether a run has ended and has so many rows that several tasks judge it faster than one.
+
+    False for a run that cannot be read.
+    """
+    try:
+        source = RunSource(place, attempt=attempt)
+        with closing(source.sink):
+            if not source.begun():
+                return False
+            rows = sum(source.survey().rows.values())
+            return rows >= _LARGE_ROWS and (ended or source.finished())
+    except TdcoreError:
+        return False
 
 
 def _judged(

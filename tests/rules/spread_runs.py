@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,10 @@ def finest_plan(runs: Sequence[RuleRun], rows: Mapping[str, int], tasks: int) ->
 def judged_both_ways(place: Path, rules: Any, **options: Any) -> tuple[Report, Report]:
     """The reports of one task and of several tasks. Asserts that they and the written findings are equal."""
     news: list[list[Any]] = [[], []]
+    shutil.rmtree(place / "findings", ignore_errors=True)
     whole = run(place, rules, on_findings=news[0].extend, **options)
     written = _written(place)
-    for path in (place / "findings").glob("*"):
-        path.unlink()
+    shutil.rmtree(place / "findings", ignore_errors=True)
     spread = run(place, rules, engine="serial", workers=3, on_findings=news[1].extend, **options)
     assert spread.verdicts == whole.verdicts
     assert json.dumps(spread.to_json()) == json.dumps(whole.to_json())
