@@ -18,6 +18,14 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.notebook import finding_html, verdict_html
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import (
+    combined_rules_of,
+    is_summary,
+    judged_by,
+    judges_tensors,
+    step_time_columns_of,
+    system_columns_of,
+)
 from tdcore.text.short_repr import cut, how_many
 from tdcore.text.step_text import step_text
 
@@ -36,6 +44,7 @@ __all__ = [
     "Verdict",
     "combined_rules_of",
     "is_summary",
+    "judged_by",
     "judges_tensors",
     "names_of",
     "require",
@@ -82,6 +91,7 @@ class Finding:
         last_numbers: The measured values at the newest step that was reported in full; empty for one step.
         each: Whether the rule reports each step as a separate finding (its parameter `each`).
         epoch, last_epoch: Epochs of `step` and `last_step` (Hook.set_epoch); None if they are not known.
+        position: Position of the tensor in the order of execution, which orders the findings of one step.
     """
 
     rule: str
@@ -102,6 +112,7 @@ class Finding:
     each: bool = False
     epoch: int | None = None
     last_epoch: int | None = None
+    position: int = field(default=0, compare=False, repr=False)
 
     @property
     def at(self) -> str:
@@ -320,6 +331,11 @@ class RuleProtocol(Protocol):
     rule with both variables gets both kinds of windows, and the samples of a poll come first.
     `samples_optional = True`: such a rule can judge a run without system samples.
 
+    `judged_by` declares into which parts the judgement of one run can be divided (rules/spread/): "tensor",
+    each tensor of each worker alone; "worker", all tensors of each worker together; "run", no parts. The
+    default is "run". `reads` names the columns that the rule reads, if it needs few of those in
+    rules/source.py:COLUMNS. If all rules declare them, no other columns are read. Subclasses inherit neither.
+
     `is_summary = True` marks a rule that "all" leaves out. Such a rule has one of two further methods.
     `summary(memory)` returns the tables for the verdict (Verdict.summary) from the memory that `check` has
     filled. `combined_rules()` returns other rules, which the engine runs too, and which do not combine rules
@@ -338,32 +354,6 @@ class RuleProtocol(Protocol):
 
 
 Rule = RuleProtocol  # the earlier name of RuleProtocol
-
-
-def system_columns_of(rule: object) -> tuple[str, ...]:
-    """The columns of system samples that a rule judges; () for rules that judge tensors."""
-    return tuple(getattr(rule, "system_columns", ()))
-
-
-def step_time_columns_of(rule: object) -> tuple[str, ...]:
-    """The columns of the times of steps that a rule judges; () for rules that judge no times."""
-    return tuple(getattr(rule, "step_time_columns", ()))
-
-
-def judges_tensors(rule: object) -> bool:
-    """Whether a rule judges the captured tensors, and not system samples or times of steps."""
-    return not (system_columns_of(rule) or step_time_columns_of(rule))
-
-
-def is_summary(rule: object) -> bool:
-    """Whether a rule summarizes a run, or combines other rules. Such a rule runs only if it is named."""
-    return bool(getattr(rule, "is_summary", False))
-
-
-def combined_rules_of(rule: object) -> tuple[RuleProtocol, ...]:
-    """The rules that a rule combines; () for other rules."""
-    combined = getattr(rule, "combined_rules", None) if is_summary(rule) else None
-    return () if combined is None else tuple(combined())
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,7 @@ from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule, Verdict, judges_tensors
 from tdcore.rules.columns import Columns
 from tdcore.rules.recordings import recorded_tables
+from tdcore.rules.rule_attributes import reads_of
 from tdcore.rules.rule_run import RuleRun, labelled
 from tdcore.rules.source import COLUMNS, RowBatch, Source
 from tdcore.rules.verdicts import SeenRows, combine_verdicts, make_verdict
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FINDINGS", "Engine"]
 
 MAX_FINDINGS = 1000  # stored per rule, and created in one poll; all findings are counted
+# Columns that the engine reads itself, and those that identify a row in a finding.
+_ENGINE_COLUMNS = (
+    "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "status",
+    "time_ns",
+)  # fmt: skip
 FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
 
 
@@ -87,9 +93,8 @@ class Engine:
         self.before_acting: Callable[[], None] = lambda: None  # called before actions get new findings
         self.changed = False  # whether the last step() checked new rows
         self._untold: dict[str, list[FindingKey]] = {}  # by action, as of the last step()
-        self._columns = list(
-            dict.fromkeys([*COLUMNS, *(c for run in self._runs for c in getattr(run.rule, "columns", ()))])
-        )
+        self._order = {run.label: number for number, run in enumerate(self._runs)}
+        self._columns = _columns_of([run.rule for run in self._runs])
 
     def step(self, *, everything: bool = False) -> list[Finding]:
         """Check the steps that became complete, and the new samples and times of steps, since the last call.
@@ -116,9 +121,14 @@ class Engine:
             changed |= self._check_batch(batch, found)
             self.news = list({finding.key: finding for finding in self.news}.values())  # the newest of each
         recorded = self._check_recorded(batch, found)
-        for findings in (found, self.news):
-            findings.sort(key=lambda finding: (finding.attempt, finding.step))
+        found.sort(key=self._in_order)
         self.changed = bool(changed or recorded or self.news or self._pending)
+        self._publish()
+        return found
+
+    def _publish(self) -> None:
+        """Write the findings of `news`, and pass them to actions."""
+        self.news.sort(key=self._in_order)
         self._pending += self.news
         self._write_findings()
         self._dispatcher.try_again(self.source, self._sink)
@@ -128,7 +138,15 @@ class Engine:
             self._problem(remark)
         untold = self._dispatcher.untold()
         self.changed, self._untold = self.changed or untold != self._untold, untold
-        return found
+
+    def _in_order(self, finding: Finding) -> tuple[int, int, int]:
+        """Sort key of findings: attempt, step, and the order of the rules."""
+        return (finding.attempt, finding.step, self._order[finding.rule])
+
+    def only(self, labels: Collection[str]) -> None:
+        """Check only the rules with these labels. Call it before the first `step`."""
+        self._runs = [run for run in self._runs if run.label in labels]
+        self._columns = _columns_of([run.rule for run in self._runs])
 
     def _check_batch(self, batch: RowBatch, found: list[Finding]) -> bool:
         """Check the rows of a batch; add to `found` and `news`. Return whether rows or ends are new."""
@@ -168,6 +186,11 @@ class Engine:
     def labels(self) -> list[tuple[str, Rule]]:
         """Label and rule of each rule."""
         return [(run.label, run.rule) for run in self._runs]
+
+    @property
+    def runs(self) -> Sequence[RuleRun]:
+        """The rules with their state."""
+        return self._runs
 
     @property
     def has_findings(self) -> bool:
@@ -274,6 +297,7 @@ class Engine:
             notes=self.source.notes,
             epoch=self.source.epoch,
             world_size=0 if training is None else training.world_size,
+            positions=None if recorded else batch.positions,
             **recorded,
         )
 
@@ -320,3 +344,13 @@ class Engine:
     def _problem(self, text: str) -> None:
         if text not in self.problems:
             self.problems.append(text)
+
+
+def _columns_of(rules: Sequence[Rule]) -> list[str]:
+    """The columns that the engine and these rules read."""
+    of_tensors = [rule for rule in rules if judges_tensors(rule)]
+    declared = [reads_of(rule) for rule in of_tensors]
+    common = (
+        COLUMNS if None in declared else [*_ENGINE_COLUMNS, *(c for each in declared for c in each or ())]
+    )
+    return list(dict.fromkeys([*common, *(c for rule in rules for c in getattr(rule, "columns", ()))]))

@@ -6,15 +6,18 @@ Threads: belongs to one engine.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tdcore.rules.base import Finding, Rule, SeriesKey, combined_rules_of, step_time_columns_of
 from tdcore.rules.window import Coverage, Window
+from tdcore.rules.window_findings import WindowFindings
 from tdcore.text.step_text import SYSTEM_SAMPLES
 
-__all__ = ["RuleRun", "labelled", "where_raised"]
+__all__ = ["EpochOf", "RuleRun", "labelled", "where_raised"]
+
+EpochOf: TypeAlias = "Callable[[int, str, int], int | None]"  # attempt, worker, step
 
 _SAVED = (
     "memory", "coverage", "findings", "beyond", "occurrences", "last_step", "last_mode",
@@ -86,22 +89,34 @@ class RuleRun:
             The findings of the window, one for each step, at most max_findings, in order of steps; and the
             kept findings that are new or continued.
         """
-        found: list[Finding] = []
-        changed: dict[SeriesKey, None] = {}
+        found = self.find(window, max_findings)
+        changed = self.add(found, window.epoch, max_findings)
+        self._note_newest(window)
+        return found, changed
+
+    def find(self, window: Window, max_findings: int) -> list[Finding]:
+        """The findings of a window. Findings beyond max_findings are only counted in `coverage`."""
+        found = WindowFindings(max_findings)
         try:
             for finding in self.rule.check(window):
-                if len(found) < max_findings:
-                    found.append(self._own(finding, window))
-                else:
-                    window.coverage.skip(finding.series[:4], finding.step, finding.mode_step)
+                found.add(self._own(finding, window))
         except Exception as error:  # a rule may be user code: its exceptions must not stop the other rules
             self.error = where_raised(error)
-        found.sort(key=lambda finding: (finding.attempt, finding.step))
+        kept = found.kept()
+        for tensor, (number, step, mode_step) in found.left_out.items():
+            self.coverage.skip(tensor, step, mode_step, number=number)
+        return kept
+
+    def add(self, found: Iterable[Finding], epoch: EpochOf, max_findings: int) -> list[Finding]:
+        """Add the findings of a window, and those that are only counted. Return the new and continued ones.
+
+        epoch: returns the epoch of a step of an attempt and worker; None if it is not known.
+        """
+        changed: dict[SeriesKey, None] = {}
         for finding in found:
             self._add(finding, max_findings, changed)
-        self._add_unlisted(changed, window)
-        self._note_newest(window)
-        return found, [self.findings[series] for series in changed]
+        self._add_unlisted(changed, epoch)
+        return [self.findings[series] for series in changed]
 
     def _own(self, finding: Finding, window: Window) -> Finding:
         """The finding with the label of this run, its epoch, and `each`."""
@@ -135,7 +150,7 @@ class RuleRun:
         if not self.each:
             self.beyond.add((*series[:4], "", -1))
 
-    def _add_unlisted(self, changed: dict[SeriesKey, None], window: Window) -> None:
+    def _add_unlisted(self, changed: dict[SeriesKey, None], epoch_of: EpochOf) -> None:
         """Add the findings that were only counted to the newest finding of the same tensor."""
         unlisted, self.coverage.unlisted = self.coverage.unlisted, {}
         if not unlisted:
@@ -147,7 +162,7 @@ class RuleRun:
             if series is None or self.each:
                 self._add_beyond((*tensor, "", -1))
                 continue
-            epoch = window.epoch(tensor[0], tensor[1], step)
+            epoch = epoch_of(tensor[0], tensor[1], step)
             self.findings[series] = self.findings[series].continued(count, step, mode_step, epoch)
             self.unwritten = True
             changed[series] = None

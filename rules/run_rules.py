@@ -8,19 +8,20 @@ functions; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Rule
 from tdcore.rules.loading import ALL, all_rules, is_all, load_rules, table_rule
-from tdcore.rules.step_range import without_step_range
+from tdcore.rules.step_range import with_step_range, without_step_range
 
 if TYPE_CHECKING:
+    from tdcore.rules.run_source import RunSource
     from tdcore.sinks import Sink
 
-__all__ = ["RunRules", "choose_rules", "rules_of_run"]
+__all__ = ["RuleChoice", "RunRules", "choose_rules", "given_rules", "rules_of_run"]
 
 _SHOWN = 120
 _MAX_CHARS = 1 << 14  # limit for the text of all rules of a run, because long patterns take long to compile
@@ -35,11 +36,37 @@ class RunRules:
         asked: Number of rules, the first ones, that the user or the hook named. The others were added because
             all rules run.
         left_out: Rules that the run names but that cannot be used, with the reason.
+        of_run: Whether the run names the rules, and not the user.
     """
 
     rules: list[Rule]
     asked: int
     left_out: list[str]
+    of_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChoice:
+    """The rules of a call of `run`, in a form that can be sent to another process.
+
+    Attributes:
+        given: The rules that the user named; None if there are none.
+        start_step, end_step: Range of steps, see with_step_range().
+    """
+
+    given: Sequence[Rule | type[Rule] | str] | str | None
+    start_step: int = 0
+    end_step: int | None = None
+
+    def chosen(self, source: RunSource) -> RunRules:
+        """Load the rules. Rules in the form of smdebug get the run. Raises the exceptions of choose_rules."""
+        found = choose_rules(self.given, source.sink)
+        rules = [with_step_range(rule, self.start_step, self.end_step) for rule in found.rules]
+        for rule in rules:
+            attach = getattr(rule, "attach", None)
+            if attach is not None:
+                attach(source)
+        return replace(found, rules=rules, of_run=self.given is None and found.asked > 0)
 
 
 def choose_rules(rules: Iterable[object] | str | None, sink: Sink) -> RunRules:
@@ -66,6 +93,13 @@ def choose_rules(rules: Iterable[object] | str | None, sink: Sink) -> RunRules:
     taken = {type(without_step_range(rule)) for rule in asked}
     others = [rule for rule in all_rules() if type(rule) not in taken] if everything else []
     return RunRules(rules=[*asked, *others], asked=len(asked), left_out=left_out)
+
+
+def given_rules(
+    rules: Iterable[Rule | type[Rule] | str] | str | None,
+) -> Sequence[Rule | type[Rule] | str] | str | None:
+    """The rules that the user named, as a sequence that can be read several times."""
+    return rules if rules is None or isinstance(rules, str) else list(rules)
 
 
 def rules_of_run(sink: Sink) -> tuple[list[Rule], list[str]]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
+from tdcore.errors import ConfigError, SinkKeyError, TensorUnavailableForStep
 from tdcore.format.run_patterns import RunPatterns
 from tdcore.format.step_times import STEP_TIME_FILES
 from tdcore.format.system import SYSTEM_FILES
@@ -23,7 +23,9 @@ from tdcore.rules.applicability import TrainingInfo
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.polled_rows import PolledRows
 from tdcore.rules.requirements import RunCapture, run_capture
+from tdcore.rules.run_documents import collections_of, members_of, not_recorded_of, notes_of
 from tdcore.rules.source import Ended, RowBatch
+from tdcore.rules.survey import Survey
 from tdcore.rules.window import Members
 from tdcore.text.step_text import step_text
 
@@ -123,11 +125,15 @@ class RunSource:
                 open_tickets.add(ticket, ticket)
             read = index.tickets(*home)
             done[home] = [part for first, last in read for part in open_tickets.missing(first, last)]
-        whole = self._completeness.position()
+        return {**self._context(), "tickets": done}
+
+    def _context(self) -> dict[str, Any]:
+        """The part of the position that is not about single rows."""
         return {
-            "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
-            "numbering": index.common.saved(), "epochs": self._epochs.saved(),
-            "samples": self._samples.position(), "step_times": self._step_times.position(),
+            "run_id": self._run_id, "first_attempt": self._first_attempt,
+            "whole": self._completeness.position(), "numbering": self._index.common.saved(),
+            "epochs": self._epochs.saved(), "samples": self._samples.position(),
+            "step_times": self._step_times.position(),
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -160,7 +166,7 @@ class RunSource:
         chosen = np.sort(self._backlog[-1])
         used = np.zeros(len(index.stretches), dtype=np.bool_)
         used[chosen] = True
-        rows = index.stretches.rows_of(chosen)
+        rows = self._rows_of(chosen)
         with index.hold(rows, [*capture_columns(index, used), *needed_columns(columns)]):
             captures = resolve(index, rows)
             table = stats_table(index, captures, columns)
@@ -175,6 +181,7 @@ class RunSource:
             payload=lambda row: self._payload(captures, row),
             ended=self._told,
             more=bool(self._backlog),
+            positions=captures.first_rows,
         )
 
     def _read(self, *, everything: bool) -> None:
@@ -191,9 +198,9 @@ class RunSource:
         read = np.concatenate([self._waiting, fresh])
         complete = np.ones(len(read), dtype=np.bool_) if everything else self._complete(fresh)
         if self._progress is not None and (len(fresh) or complete.any()):
-            self._collections = _collections(self.sink)
-            self._members = _members(self._collections, self.patterns)
-            self._notes = _notes(self.sink)
+            self._collections = collections_of(self.sink)
+            self._members = members_of(self._collections, self.patterns)
+            self._notes = notes_of(self.sink)
             self._left_out = left_out_of(self._notes.get(self._newest(), {}))
         self._backlog = self._batches(read[complete])
         self._seen, self._waiting = len(index.stretches), read[~complete]
@@ -210,6 +217,27 @@ class RunSource:
         begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1))  # of each step
         cuts = begins[np.flatnonzero(np.diff(number[begins])) + 1]
         return [complete[part] for part in reversed(np.split(order, cuts))]
+
+    def _rows_of(self, stretches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows of these stretches that are returned."""
+        return self._index.stretches.rows_of(stretches)
+
+    def survey(self) -> Survey:
+        """Read the catalogues of the run, and none of its rows, as if it did not continue. See `next`."""
+        self._read(everything=True)
+        index = self._index
+        stretches, chosen = index.stretches, np.concatenate([np.empty(0, np.int64), *self._backlog])
+        texts, worker = index.texts("worker"), stretches.column("worker")[chosen]
+        rows = np.bincount(worker, weights=stretches.lengths[chosen], minlength=len(texts)).astype(np.int64)
+        steps = [stretches.column("step")[each] for each in reversed(self._backlog)]
+        return Survey(
+            context=self._context(),
+            ends={home: index.end(*home) for home in index.homes},
+            rows={str(text): int(number) for text, number in zip(texts, rows, strict=True) if number},
+            workers=tuple(map(str, texts)),
+            first_steps=tuple(int(each.min()) for each in steps if len(each)),
+            ended=self._ended(),
+        )
 
     def samples(self) -> Iterator[pa.Table]:
         """See Source.samples. Call it after `next`."""
@@ -275,15 +303,8 @@ class RunSource:
 
     def not_recorded(self) -> tuple[str, ...]:
         """See Source.not_recorded."""
-        from tdcore.trial.documents import read_notes
 
-        try:
-            notes = read_notes(self.sink)
-        except (RunError, SinkError):  # the verdicts do not need it
-            return ()
-        attempt = self._attempt if isinstance(self._attempt, int) else max(notes, default=-1)
-        entries = notes.get(attempt, {}).get("not_recorded")
-        return tuple(map(str, entries)) if isinstance(entries, list) else ()
+        return not_recorded_of(self.sink, self._attempt if isinstance(self._attempt, int) else None)
 
     def begun(self) -> bool:
         """See Source.begun."""
@@ -374,42 +395,3 @@ def _where(place: Any) -> str:
     if path is None:
         raise TypeError(f"expected a run's folder, URL or Trial, got {type(place).__name__}")
     return str(path)
-
-
-def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """Entries of collections by attempt and name.
-
-    Returns an empty mapping if they cannot be read: most rules can select tensors by kind instead.
-    """
-    from tdcore.trial.documents import read_collections
-
-    try:
-        return read_collections(sink)
-    except RunError:
-        return {}
-
-
-def _notes(sink: Sink) -> Mapping[int, Mapping[str, Any]]:
-    """The notes of each attempt; {} if they cannot be read."""
-    from tdcore.trial.documents import read_notes
-
-    try:
-        return read_notes(sink)
-    except RunError:
-        return {}
-
-
-def _members(
-    attempts: Mapping[int, Mapping[str, Mapping[str, Any]]], patterns: RunPatterns
-) -> dict[str, Members]:
-    """Collections of all attempts, merged by name."""
-    from tdcore.trial.documents import texts
-
-    found: dict[str, Members] = {}
-    for collections in attempts.values():
-        for name, entry in collections.items():
-            before = found.get(name, Members())
-            regexes = dict.fromkeys([*before.include_regex, *texts(entry, "include_regex")])
-            names = before.tensor_names | frozenset(texts(entry, "tensor_names"))
-            found[name] = Members(tensor_names=names, include_regex=tuple(regexes), patterns=patterns)
-    return found

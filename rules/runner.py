@@ -6,126 +6,35 @@
     run("runs/demo", "all")               all rules that apply
     run("runs/demo", rules, live=True, actions=[RequestStop()])     until the first issue or the run's end
     run("runs/demo", rules, live=True, until_end=True)              until the run's end
+    run("runs/demo", rules, workers=8)                              by eight processes (rules/spread/)
 
 While it follows, the runner waits for a run that has not begun. Each poll reads only new rows.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore.actions.dispatcher import CLOSE_TIMEOUT
-from tdcore.errors import RunNotFound, SinkError
-from tdcore.rules.base import Finding, Rule, Status, Verdict
+from tdcore.errors import ConfigError, RunNotFound, SinkError
+from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.engine import MAX_FINDINGS, Engine
-from tdcore.rules.finding_groups import FindingGroup, grouped
-from tdcore.rules.run_rules import choose_rules
+from tdcore.rules.judgement import check_there, finishing_actions, make_report, no_run
+from tdcore.rules.run_report import EXIT_CODES, FOLDED, Report
+from tdcore.rules.run_rules import RuleChoice, given_rules
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.source import Source
 from tdcore.rules.state import StateFile, locked_state
-from tdcore.rules.step_range import with_step_range
-from tdcore.text.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.actions import Action
     from tdcore.trial import Trial
 
 __all__ = ["EXIT_CODES", "Report", "follow", "run"]
-
-_log = logging.getLogger("tdcore.rules")
-
-# In order of precedence: the first of these statuses that a rule has sets the exit code.
-EXIT_CODES = (
-    (Status.ISSUE, 1),
-    (Status.ERROR, 3),
-    (Status.NOT_EVALUABLE, 3),
-    (Status.NOT_APPLICABLE, 3),
-    (Status.IN_PROGRESS, 4),
-)
-_FOLDED = frozenset({Status.NOT_EVALUABLE, Status.NOT_APPLICABLE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The verdicts of a set of rules on one run.
-
-    Attributes:
-        run: Folder or URL of the run.
-        verdicts: One verdict per rule.
-        finished: Whether the run has ended and all of it was judged.
-        interrupted: Whether the user interrupted the runner while it followed the run.
-        rows: Number of captured tensors that were judged.
-        problems: Failures of actions, and of writing findings. They do not change a verdict.
-        left_out: Rules of the run's hook that could not be loaded, with the reason.
-        not_recorded: Tensors that were requested from the run's hook and that it did not record. They do not
-            change a verdict.
-    """
-
-    run: str
-    verdicts: tuple[Verdict, ...]
-    finished: bool
-    interrupted: bool = False
-    rows: int = 0
-    problems: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    not_recorded: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        counts = Counter(verdict.status.value for verdict in self.verdicts)
-        found = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no rules"
-        going = "" if self.finished else ", so far"
-        findings = how_many(sum(v.finding_count for v in self.verdicts if not v.combined), "finding")
-        return cut(f"<Report on {self.run}: {found}; {findings}{going}>")
-
-    @property
-    def findings(self) -> list[Finding]:
-        """The stored findings of all rules, in order of attempts and steps."""
-        found = [finding for verdict in self.verdicts for finding in verdict.findings]
-        return sorted(found, key=lambda finding: (finding.attempt, finding.step))
-
-    @property
-    def groups(self) -> tuple[FindingGroup, ...]:
-        """The findings in groups. Findings of one rule that need the same change are one group."""
-        return grouped(self.findings)
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of `tdcore rules run`.
-
-        0: no rule found an issue. 1: an issue. 3: not evaluable, an error, or a rule that was left out. 4: in
-        progress, no issue so far.
-
-        A rule that runs only because all rules run is ignored if it is not evaluable or does not apply,
-        unless this is true of all rules.
-        """
-        counted = [each for each in self.verdicts if each.asked or each.status not in _FOLDED]
-        statuses = {verdict.status for verdict in counted or self.verdicts}
-        if self.left_out:
-            statuses.add(Status.ERROR)
-        return next((code for status, code in EXIT_CODES if status in statuses), 0)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {
-            "run": self.run,
-            "finished": self.finished,
-            "interrupted": self.interrupted,
-            "rows": self.rows,
-            "exit_code": self.exit_code,
-            "verdicts": [verdict.to_json() for verdict in self.verdicts],
-            "groups": [group.to_json() for group in self.groups],
-            "problems": list(self.problems),
-            "left_out": list(self.left_out),
-            "not_recorded": list(self.not_recorded),
-        }
 
 
 def run(
@@ -147,6 +56,9 @@ def run(
     on_findings: Callable[[list[Finding]], None] | None = None,
     on_lacking: Callable[[Verdict], None] | None = None,
     state: str | Path | None = None,
+    workers: int | None = None,
+    engine: Literal["processes", "ray", "dask", "serial"] | None = None,
+    cluster: Any = None,
 ) -> Report:
     """Check a run with rules and return their verdicts.
 
@@ -175,6 +87,10 @@ def run(
         on_lacking: Called once, when following, with the verdict of each rule that cannot be evaluated with
             the configuration of the run.
         state: File with the progress. A runner that is started again continues there (rules/state.py).
+        workers: Divide the judgement of a run that has ended into tasks, with the same report. Maximum number
+            of tasks at a time; None with an `engine`: one per CPU, or the size of the cluster.
+        engine: Where the tasks run, as in `sweep`; None with `workers`: processes of this machine.
+        cluster: The cluster, as in `sweep`.
 
     Returns:
         The verdict of each rule, with findings.
@@ -185,41 +101,43 @@ def run(
         SinkError: The storage refuses access.
         ConfigError: A rule, action or argument is invalid.
     """
+    choice = RuleChoice(given=given_rules(rules), start_step=start_step, end_step=end_step)
+    following = live or until_end
+    if workers is not None or engine is not None:
+        return _in_parts(
+            trial, choice, attempt=attempt, ended=ended, actions=actions, write_findings=write_findings,
+            max_findings=max_findings, on_findings=on_findings, workers=workers, engine=engine,
+            cluster=cluster, refused=following or state is not None,
+        )  # fmt: skip
     source = RunSource(trial, attempt=attempt)
     sink = source.sink
     pause = source.pause if poll_interval is None else poll_interval
-    following = live or until_end
     with closing(sink), locked_state(state):
         if rules is None and not source.begun():
             _wait_for_run(source, following, pause, start_timeout)
-        chosen = choose_rules(rules, sink)
-        instances = [with_step_range(rule, start_step, end_step) for rule in chosen.rules]
-        engine = Engine(
+        chosen = choice.chosen(source)
+        judge = Engine(
             source,
-            instances,
+            chosen.rules,
             actions=actions,
             sink=sink,
             write_findings=write_findings,
             max_findings=max_findings,
-            rules_of_run=rules is None and chosen.asked > 0,
+            rules_of_run=chosen.of_run,
         )
-        engine.left_out, engine.asked = tuple(chosen.left_out), chosen.asked
-        for rule in instances:  # rules in the form of smdebug read the run themselves
-            attach = getattr(rule, "attach", None)
-            if attach is not None:
-                attach(source)
-        state_file = None if state is None else StateFile(state, engine, source, attempt=attempt)
+        judge.left_out, judge.asked = tuple(chosen.left_out), chosen.asked
+        state_file = None if state is None else StateFile(state, judge, source, attempt=attempt)
         if state_file is not None:
             state_file.resume()
-        with _finishing_actions(engine):
+        with finishing_actions(judge):
             if not following:
-                _check_there(source, attempt)
-                found = _poll(engine, state_file, everything=ended)
+                check_there(source, attempt)
+                found = _poll(judge, state_file, everything=ended)
                 if on_findings is not None and found:
                     on_findings(found)
-                return _report(engine, source, state_file, finished=ended or source.finished())
+                return make_report(judge, source, state_file, finished=ended or source.finished())
             return follow(
-                engine,
+                judge,
                 source,
                 until_end=until_end,
                 poll_interval=pause,
@@ -229,6 +147,24 @@ def run(
                 on_lacking=on_lacking,
                 state_file=state_file,
             )
+
+
+def _in_parts(
+    trial: str | Path | Trial,
+    choice: RuleChoice,
+    *,
+    engine: str | None,
+    refused: bool,
+    **options: Any,
+) -> Report:
+    from tdcore.rules.spread import judge_in_parts
+
+    if refused:
+        raise ConfigError(
+            "workers and engine divide the judgement of a run that has ended; leave them out with live, "
+            "until_end or state: a poll of a live run reads only its new rows"
+        )
+    return judge_in_parts(trial, choice, engine=engine or "processes", **options)
 
 
 def follow(
@@ -266,34 +202,19 @@ def follow(
             if on_findings is not None and found:
                 on_findings(found)
             if source.finished():
-                return _report(engine, source, state_file, finished=True)
+                return make_report(engine, source, state_file, finished=True)
             if on_lacking is not None and engine.changed:
                 _report_not_evaluable(engine, reported, on_lacking)
             elapsed = clock() - start
             enough = engine.has_findings and not until_end
             if enough or (timeout is not None and elapsed >= timeout.total_seconds()):
-                return _report(engine, source, state_file, finished=False)
+                return make_report(engine, source, state_file, finished=False)
             begun = begun or source.begun()
             if not begun and start_timeout is not None and elapsed >= start_timeout.total_seconds():
                 raise _not_begun(source, start_timeout)
             wait(poll_interval.total_seconds())
     except KeyboardInterrupt:
-        return _report(engine, source, state_file, finished=False, interrupted=True)
-
-
-@contextmanager
-def _finishing_actions(engine: Engine) -> Iterator[None]:
-    """After an exception in the block, deliver earlier findings to actions. Log failures of actions."""
-    try:
-        yield
-    except BaseException as error:
-        known = len(engine.problems)
-        engine.finish_actions(
-            CLOSE_TIMEOUT if isinstance(error, Exception) else timedelta()
-        )  # Ctrl-C: do not wait
-        for problem in engine.problems[known:]:
-            _log.warning("tdcore: %s", problem)
-        raise
+        return make_report(engine, source, state_file, finished=False, interrupted=True)
 
 
 def _wait_for_run(
@@ -308,26 +229,10 @@ def _wait_for_run(
     start = clock()
     while not source.begun():
         if not following:
-            raise _no_run(source)
+            raise no_run(source)
         if start_timeout is not None and clock() - start >= start_timeout.total_seconds():
             raise _not_begun(source, start_timeout)
         wait(poll_interval.total_seconds())
-
-
-def _check_there(source: RunSource, attempt: int | str | None) -> None:
-    """Raise RunNotFound if there is no run, or it has no such attempt."""
-    if not source.begun():
-        raise _no_run(source)
-    if isinstance(attempt, int) and attempt not in source.attempts:
-        numbers = ", ".join(map(str, source.attempts)) or "none"
-        raise RunNotFound(f"{source.where} has no attempt {attempt}; it has {numbers}")
-
-
-def _no_run(source: Source) -> RunNotFound:
-    return RunNotFound(
-        f"there is no run at {source.where}; give the out_dir of a hook, or use live=True (--live) to wait "
-        "for the run"
-    )
 
 
 def _not_begun(source: Source, start_timeout: timedelta) -> RunNotFound:
@@ -337,7 +242,7 @@ def _not_begun(source: Source, start_timeout: timedelta) -> RunNotFound:
 def _report_not_evaluable(engine: Engine, reported: set[str], on_lacking: Callable[[Verdict], None]) -> None:
     """Call `on_lacking` once for each rule that cannot be evaluated as the run is configured."""
     for verdict in engine.verdicts(finished=False):
-        if verdict.status in _FOLDED and verdict.asked and verdict.rule not in reported:
+        if verdict.status in FOLDED and verdict.asked and verdict.rule not in reported:
             reported.add(verdict.rule)
             on_lacking(verdict)
 
@@ -361,23 +266,3 @@ def _poll_reachable(engine: Engine, state_file: StateFile | None, begun: bool) -
         if str(error) not in engine.problems:
             engine.problems.append(str(error))
         return []
-
-
-def _report(
-    engine: Engine, source: Source, state_file: StateFile | None, *, finished: bool, interrupted: bool = False
-) -> Report:
-    if state_file is not None:
-        state_file.close()
-    engine.close()
-    if state_file is not None and engine.has_actions:
-        state_file.acted()
-    return Report(
-        run=source.where,
-        verdicts=engine.verdicts(finished=finished),
-        finished=finished,
-        interrupted=interrupted,
-        rows=engine.rows,
-        problems=tuple(engine.problems),
-        left_out=engine.left_out,
-        not_recorded=source.not_recorded(),
-    )

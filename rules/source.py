@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -48,12 +49,15 @@ class RowBatch:
         more: Whether the next call of Source.next returns further rows that are complete now. A long history
             is returned in several batches of whole steps, so that the memory does not grow with the run.
             Rules judge each of them as at the time of its newest row.
+        positions: Position of each row in the order of execution of its worker, comparable with rows of other
+            batches; None: the number of the row in the batch.
     """
 
     table: pa.Table
     payload: Callable[[int], npt.NDArray[Any]]
     ended: Ended
     more: bool = False
+    positions: npt.NDArray[np.int64] | None = None
 
 
 class Source(Protocol):

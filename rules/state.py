@@ -41,7 +41,7 @@ from tdcore.text.quoting import quoted
 
 __all__ = ["ResumableSource", "StateFile", "locked_state"]
 
-_MAGIC = b"tdcore rules state 4\n"
+_MAGIC = b"tdcore rules state 5\n"
 _DIGEST_BYTES = 32
 _SAVE_EVERY_SECONDS = 1.0
 _SHOWN, _MAX_CHARS = 20, 600  # limits for the rules and characters of a state in a message

@@ -24,12 +24,14 @@ from tdcore.rules.base import (
     Summary,
     combined_rules_of,
     is_summary,
+    judged_by,
     step_time_columns_of,
     system_columns_of,
 )
 from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy, reads_of
 from tdcore.rules.step_times import StepTimes
 from tdcore.rules.window import Window
 
@@ -121,6 +123,21 @@ class RangedRule:
         return step_time_columns_of(self.rule)
 
     @property
+    def judged_by(self) -> JudgedBy:
+        """The parts of a run that the rule judges alone; see Rule.
+
+        With an end step, a worker whose steps are after the range counts as ended, so its tensors are judged
+        together.
+        """
+        found = judged_by(self.rule)
+        return "worker" if found == "tensor" and self.end_step is not None else found
+
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """The columns that the rule reads; see Rule."""
+        return reads_of(self.rule)
+
+    @property
     def samples_optional(self) -> bool:
         """Whether the rule can judge a run without system samples; see Rule."""
         return bool(getattr(self.rule, "samples_optional", False))
@@ -191,7 +208,7 @@ def _within(window: Window, inside: Mask, memory: Any, ended: frozenset[tuple[in
     """The window with the rows of the range, the memory of the inner rule, and the same coverage."""
     if inside.all():
         return replace(window, memory=memory, ended=ended)
-    rows, payload = np.flatnonzero(inside), window.payload
+    rows, payload, positions = np.flatnonzero(inside), window.payload, window.positions
     if window.step_times is not None:
         times = StepTimes(_rows_of(window.step_times.columns.table, rows))
         return replace(window, step_times=times, memory=memory, ended=ended)
@@ -201,6 +218,7 @@ def _within(window: Window, inside: Mask, memory: Any, ended: frozenset[tuple[in
         memory=memory,
         ended=ended,
         payload=None if payload is None else lambda row: payload(int(rows[row])),
+        positions=rows if positions is None else positions[rows],
     )
 
 

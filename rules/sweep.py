@@ -3,8 +3,9 @@
     report = sweep("runs", ["vanishing_gradient", "exploding_tensor"])        processes of this machine
     report = sweep(["s3://bucket/a", "s3://bucket/b"], rules, engine="ray")   a cluster, by its own scheduler
 
-Each run is one task. If a run cannot be read, or its task dies, its entry has an error and the other runs
-continue. Processes are spawned, so a script that calls `sweep` needs the usual `if __name__ == "__main__":`.
+Each run is one task. One large run that has ended is divided into tasks (rules/spread/). If a run cannot be
+read, or its task dies, its entry has an error and the other runs continue. Processes are spawned, so a script
+that calls `sweep` needs the usual `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import pickle
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,10 @@ from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import RUN_KEY
 from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
-from tdcore.rules.loading import load_rules
 from tdcore.rules.runner import EXIT_CODES, Report
-from tdcore.rules.sweep_engines import ENGINES
+from tdcore.rules.sendable import check_sendable
+from tdcore.rules.spread import is_worth_dividing
+from tdcore.rules.sweep_engines import ENGINES, check_engine
 from tdcore.rules.sweep_task import SweepEntry, SweepTask
 from tdcore.sinks import is_remote, place_text
 from tdcore.trial.run_search import runs_below
@@ -106,12 +107,14 @@ def sweep(
 ) -> SweepReport:
     """Check the saved steps of many runs with rules, and return all reports.
 
+    One run that has ended and has very many rows is divided into tasks, as `run` does with `workers`.
+
     Args:
         places: A run, a folder with runs, a pattern such as "runs/lr-*", or several of these; see find_runs.
         rules: Text as on the command line, instances that pickle can store, or classes.
         engine: "processes": processes of this machine. "ray" or "dask": one task per run on a cluster whose
             workers have tdcore (extras tdcore-capture[ray], tdcore-capture[dask]). "serial": this process.
-        workers: Maximum number of runs at a time. None: one per CPU, or the size of the cluster.
+        workers: Maximum number of tasks at a time. None: one per CPU, or the size of the cluster.
         cluster: Address of a cluster, or a dask Client. None: the cluster that this process is connected to,
             or else a cluster on this machine for the duration of the call.
         attempt: See `run`.
@@ -123,18 +126,24 @@ def sweep(
     Raises:
         ConfigError: An argument is invalid, the engine is not installed, or there are no runs.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"engine must be one of {', '.join(sorted(ENGINES))}, got {engine!r}")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
+    check_engine(engine, workers)
+    chosen = list(rules)
+    if not chosen:
+        raise ConfigError("no rule was given; name at least one, such as vanishing_gradient")
+    check_sendable(chosen, sent=engine != "serial")
     found = find_runs(places)
     task = SweepTask(
-        rules=_checked(rules, sent=engine != "serial"),
+        rules=chosen,
         attempt=attempt,
         ended=ended,
         write_findings=write_findings,
         max_findings=max_findings,
     )
+    if len(found) == 1 and engine != "serial" and is_worth_dividing(found[0], attempt=attempt, ended=ended):
+        entry = task.judged(found[0], workers=workers, engine=engine, cluster=cluster)
+        if on_run is not None:
+            on_run(entry)
+        return SweepReport(entries=(entry,))
     entries: dict[int, SweepEntry] = {}
     with closing(ENGINES[engine](task, found, workers, cluster)) as arrivals:
         for at, entry in arrivals:
@@ -197,25 +206,3 @@ def _below(place: str) -> list[str]:
         return runs_below(place)
     except SinkError:
         return []
-
-
-def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequence[str | Rule | type[Rule]]:
-    """The rules in the form that tasks get. Invalid rules raise ConfigError here, and not in each task.
-
-    sent: whether the rules are sent to other processes.
-    """
-    chosen = list(rules)
-    if not chosen:
-        raise ConfigError("no rule was given; name at least one, such as vanishing_gradient")
-    for rule in chosen:
-        if isinstance(rule, str):
-            load_rules(rule)
-        elif sent:
-            try:
-                pickle.dumps(rule)
-            except Exception as error:
-                raise ConfigError(
-                    f"{rule!r} cannot be sent to other processes ({error}); define its class in a module, "
-                    'give it as text such as "my_rules.py::MyRule", or use engine="serial"'
-                ) from error
-    return chosen

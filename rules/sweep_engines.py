@@ -1,8 +1,9 @@
 """Engines that run the tasks of a sweep: in this process, in processes of this machine, on Ray or on Dask.
 
-An engine is a function (task, places, workers, cluster) -> generator of (position of the place, SweepEntry),
-in order of arrival. Closing the generator ends the tasks that it started. Ray and Dask get one task per run
-and schedule the tasks themselves. If a worker dies, the entry of its run has an error. Threads: the caller's.
+An engine is a function (task, items, workers, cluster) -> generator of (position of the item, result), in
+order of arrival. An item is a run of a sweep, or a part of a run (rules/spread/). Closing the generator ends
+the tasks that it started. Ray and Dask get one task per item and schedule the tasks themselves. If a worker
+dies, the result of its item is `task.failed(item, why)`. Threads: the caller's.
 """
 
 from __future__ import annotations
@@ -15,31 +16,52 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tdcore.errors import ConfigError
-from tdcore.rules.sweep_task import SweepEntry, SweepTask
 
-__all__ = ["ENGINES", "SweepEngine"]
+__all__ = ["ENGINES", "EngineTask", "SweepEngine", "check_engine"]
 
-SweepEntries: TypeAlias = "Generator[tuple[int, SweepEntry], None, None]"
-SweepEngine: TypeAlias = "Callable[[SweepTask, list[str], int | None, Any], SweepEntries]"
+Item = TypeVar("Item")
+_Item = TypeVar("_Item", contravariant=True)
+_Result = TypeVar("_Result", covariant=True)
+Result = TypeVar("Result")
 
 
-def serial(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
+class EngineTask(Protocol[_Item, _Result]):
+    """A function that pickle can store."""
+
+    def __call__(self, item: _Item, /) -> _Result:
+        """The result of an item. Raises no exception of the item."""
+        ...
+
+    def failed(self, item: _Item, why: str, /) -> _Result:
+        """The result of an item whose task died, or whose result cannot be sent."""
+        ...
+
+
+Results: TypeAlias = "Generator[tuple[int, Result], None, None]"
+SweepEngine: TypeAlias = "Callable[[EngineTask[Any, Any], list[Any], int | None, Any], Results[Any]]"
+
+
+def serial(
+    task: EngineTask[Item, Result], items: list[Item], workers: int | None, cluster: Any
+) -> Results[Result]:
     """Run the tasks one after the other in this process."""
     _no_cluster("serial", cluster)
-    for at, place in enumerate(places):
-        yield at, task(place)
+    for at, item in enumerate(items):
+        yield at, task(item)
 
 
-def processes(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
+def processes(
+    task: EngineTask[Item, Result], items: list[Item], workers: int | None, cluster: Any
+) -> Results[Result]:
     """Run the tasks in spawned processes. Each process runs one task after the other."""
     _no_cluster("processes", cluster)
-    number = min(workers or os.cpu_count() or 1, len(places))
-    left = list(enumerate(places))
+    number = min(workers or os.cpu_count() or 1, len(items))
+    left = list(enumerate(items))
     while left:
-        under_way: dict[Future[SweepEntry], tuple[int, str]] = {}
+        under_way: dict[Future[Result], tuple[int, Item]] = {}
         with _pool(number) as pool:
             try:
                 while left or under_way:
@@ -48,25 +70,23 @@ def processes(task: SweepTask, places: list[str], workers: int | None, cluster: 
                         del left[0]
                     done, _ = wait(under_way, return_when=FIRST_COMPLETED)
                     for future in done:
-                        entry = _entry(under_way[future][1], future.result)
-                        yield under_way.pop(future)[0], entry
+                        result = _result(task, under_way[future][1], future.result)
+                        yield under_way.pop(future)[0], result
             except BrokenProcessPool:
                 pass  # one of the running tasks killed its process: repeat each of these tasks alone
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        for at, place in under_way.values():
-            yield at, _alone(task, place)
+        for at, item in under_way.values():
+            yield at, _alone(task, item)
 
 
-def _alone(task: SweepTask, place: str) -> SweepEntry:
+def _alone(task: EngineTask[Item, Result], item: Item) -> Result:
     with _pool(1) as pool:
         try:
-            return _entry(place, pool.submit(task, place).result)
+            return _result(task, item, pool.submit(task, item).result)
         except BrokenProcessPool:
-            return SweepEntry(
-                place=place, error="the process that judged this run died (out of memory, or a crash)"
-            )
+            return task.failed(item, "the process that judged it died (out of memory, or a crash)")
 
 
 def _pool(number: int) -> ProcessPoolExecutor:
@@ -80,7 +100,9 @@ def one_thread() -> None:
     pa.set_cpu_count(1)
 
 
-def ray(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
+def ray(
+    task: EngineTask[Item, Result], items: list[Item], workers: int | None, cluster: Any
+) -> Results[Result]:
     """Run the tasks on Ray, with one CPU each."""
     ray = _module("ray", "ray")
     own = not ray.is_initialized()
@@ -94,19 +116,19 @@ def ray(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -
         )
     elif cluster is not None:
         raise ConfigError("this process is connected to a Ray cluster already; leave cluster out to use it")
-    under_way: dict[Any, tuple[int, str]] = {}
+    under_way: dict[Any, tuple[int, Item]] = {}
     try:
         judge = ray.remote(num_cpus=1, max_retries=1)(_judge)
         shared = ray.put(task)
-        left = list(enumerate(places))
+        left = list(enumerate(items))
         while left or under_way:
             while left and (workers is None or len(under_way) < workers):
-                at, place = left.pop(0)
-                under_way[judge.remote(shared, place)] = (at, place)
+                at, item = left.pop(0)
+                under_way[judge.remote(shared, item)] = (at, item)
             done, _ = ray.wait(list(under_way), num_returns=1)
             for reference in done:
-                at, place = under_way.pop(reference)
-                yield at, _entry(place, partial(ray.get, reference))
+                at, item = under_way.pop(reference)
+                yield at, _result(task, item, partial(ray.get, reference))
     finally:
         for reference in under_way:  # the caller has closed the generator
             ray.cancel(reference)
@@ -114,25 +136,27 @@ def ray(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -
             ray.shutdown()
 
 
-def dask(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
+def dask(
+    task: EngineTask[Item, Result], items: list[Item], workers: int | None, cluster: Any
+) -> Results[Result]:
     """Run the tasks on Dask's distributed scheduler."""
     distributed = _module("distributed", "dask")
     own = not isinstance(cluster, distributed.Client)
-    client = _dask_client(distributed, cluster, workers, len(places)) if own else cluster
+    client = _dask_client(distributed, cluster, workers, len(items)) if own else cluster
     own = own and client is not _known_client(distributed)
     try:
-        left = list(enumerate(places))
-        under_way: dict[Any, tuple[int, str]] = {}
+        left = list(enumerate(items))
+        under_way: dict[Any, tuple[int, Item]] = {}
         arrivals = distributed.as_completed(loop=client.loop)
         while left or under_way:
             while left and (workers is None or len(under_way) < workers):
-                at, place = left.pop(0)
-                future = client.submit(_judge, task, place, pure=False)
-                under_way[future] = (at, place)
+                at, item = left.pop(0)
+                future = client.submit(_judge, task, item, pure=False)
+                under_way[future] = (at, item)
                 arrivals.add(future)
             future = next(arrivals)
-            at, place = under_way.pop(future)
-            yield at, _entry(place, future.result)
+            at, item = under_way.pop(future)
+            yield at, _result(task, item, future.result)
     finally:
         if own:
             local = client.cluster
@@ -141,14 +165,14 @@ def dask(task: SweepTask, places: list[str], workers: int | None, cluster: Any) 
                 local.close()
 
 
-def _dask_client(distributed: Any, cluster: Any, workers: int | None, places: int) -> Any:
+def _dask_client(distributed: Any, cluster: Any, workers: int | None, items: int) -> Any:
     """The current client; or a client of the cluster at an address; or of a new cluster on this machine."""
     if cluster is not None:
         return distributed.Client(cluster, set_as_default=False)
     known = _known_client(distributed)
     if known is not None:
         return known
-    number = min(workers or os.cpu_count() or 1, places)
+    number = min(workers or os.cpu_count() or 1, items)
     local = distributed.LocalCluster(
         n_workers=number, threads_per_worker=1, processes=True, dashboard_address=":0"
     )
@@ -162,18 +186,18 @@ def _known_client(distributed: Any) -> Any:
         return None
 
 
-def _judge(task: SweepTask, place: str) -> SweepEntry:
+def _judge(task: EngineTask[Item, Result], item: Item) -> Result:
     """Run the task. A module-level function, because clusters send functions by name."""
-    return task(place)
+    return task(item)
 
 
-def _entry(place: str, result: Callable[[], SweepEntry]) -> SweepEntry:
+def _result(task: EngineTask[Item, Result], item: Item, result: Callable[[], Result]) -> Result:
     try:
         return result()
-    except BrokenProcessPool:  # another run may be the cause
+    except BrokenProcessPool:  # another item may be the cause
         raise
-    except Exception as error:  # a worker died, or a task or report cannot be sent
-        return SweepEntry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
+    except Exception as error:  # a worker died, or a task or result cannot be sent
+        return task.failed(item, f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def _module(name: str, extra: str) -> Any:
@@ -193,3 +217,11 @@ def _no_cluster(engine: str, cluster: Any) -> None:
 
 
 ENGINES: Mapping[str, SweepEngine] = {"processes": processes, "ray": ray, "dask": dask, "serial": serial}
+
+
+def check_engine(engine: str, workers: int | None) -> None:
+    """Raise ConfigError for an unknown engine or an invalid number of workers."""
+    if engine not in ENGINES:
+        raise ConfigError(f"engine must be one of {', '.join(sorted(ENGINES))}, got {engine!r}")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tdcore.errors import TdcoreError
 from tdcore.rules.base import Rule
@@ -50,6 +51,10 @@ class SweepTask:
 
     def __call__(self, place: str) -> SweepEntry:
         """Check the run at `place`. An exception of the run or of a rule becomes an entry with an error."""
+        return self.judged(place)
+
+    def judged(self, place: str, **spread: Any) -> SweepEntry:
+        """Check the run at `place`. spread: the arguments `workers`, `engine` and `cluster` of `run`."""
         try:
             report = run(
                 place,
@@ -58,9 +63,14 @@ class SweepTask:
                 ended=self.ended,
                 write_findings=self.write_findings,
                 max_findings=self.max_findings,
+                **spread,
             )
         except TdcoreError as error:
-            return SweepEntry(place=place, error=str(error))
+            return self.failed(place, str(error))
         except Exception as error:  # one run must not end the sweep
-            return SweepEntry(place=place, error=f"{type(error).__name__}: {error}")
+            return self.failed(place, f"{type(error).__name__}: {error}")
         return SweepEntry(place=place, report=report)
+
+    def failed(self, place: str, why: str) -> SweepEntry:
+        """The entry of a run that could not be judged."""
+        return SweepEntry(place=place, error=why)

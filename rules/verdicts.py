@@ -71,6 +71,15 @@ class SeenRows:
         codes, texts = columns.codes("origin")
         self.classes.update(filter(None, (texts[code] for code in np.unique(codes[outputs]).tolist())))
 
+    def join(self, other: SeenRows) -> None:
+        """Add the rows of another part of the run."""
+        self.rows += other.rows
+        self.kinds |= other.kinds
+        self.classes |= other.classes
+        for kind, number in other.recorded.items():
+            self.recorded[kind] = self.recorded.get(kind, 0) + number
+            self.present[kind] = self.present.get(kind, set()) | other.present[kind]
+
     def add_recorded(self, kind: str, rows: RecordedRows) -> None:
         """Add system samples or times of steps. kind: the field of Window."""
         self.recorded[kind] = self.recorded.get(kind, 0) + len(rows)
@@ -131,7 +140,7 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         last_step=run.last_step if run.last_step >= 0 else None,
         last_mode=run.last_mode,
         last_mode_step=run.last_mode_step if run.last_mode_step >= 0 else None,
-        missing=dict(run.coverage.missing) | ({f"names left out, {_LEFT_OUT}": left_out} if left_out else {}),
+        missing=_missing(run) | ({f"names left out, {_LEFT_OUT}": left_out} if left_out else {}),
         reason=reason,
         fix=fix,
         captures=captures,
@@ -213,9 +222,14 @@ def _configuration_problem(run: RuleRun, source: Source, seen: SeenRows, need: N
     return why_not_evaluable(need, source.capture(), seen=bool(run.coverage.missing), ended=finished)
 
 
+def _missing(run: RuleRun) -> dict[str, int]:
+    """The reasons why rows could not be judged with the number of rows, the most frequent reason first."""
+    return dict(sorted(run.coverage.missing.items(), key=lambda each: (-each[1], each[0])))
+
+
 def _missing_text(run: RuleRun, seen: SeenRows, what: str) -> str:
     """Why nothing could be judged: the reasons for missing rows, or the tensors that the run has instead."""
-    missing = run.coverage.missing
+    missing = _missing(run)
     if missing:
         return (
             "; ".join(f"{why} ({count} times)" for why, count in missing.items())

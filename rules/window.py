@@ -23,6 +23,7 @@ from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.columns import Columns, Floats, Ints, Mask
 from tdcore.rules.measures.group_codes import group_codes
+from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
     from tdcore.rules.samples import Samples
@@ -70,6 +71,7 @@ class Window:
         step_times: New times of steps, for rules that judge them; such a window has no rows. None in all
             other windows.
         world_size: Number of workers of the newest attempt; 0 if it is not known.
+        positions: Position of each row in the order of execution (Finding.position); None: the row number.
     """
 
     columns: Columns
@@ -86,6 +88,7 @@ class Window:
     samples: Samples | None = None
     step_times: StepTimes | None = None
     world_size: int = 0
+    positions: Ints | None = None
 
     # Selection of rows.
     # -------------------------------------------------------------------------------------
@@ -194,8 +197,13 @@ class Window:
         Use this method in rules that may report many rows: creating a Finding for each row takes longer than
         judging the rows.
         """
+        return rows[self.listed_at(rows)].tolist()  # type: ignore[no-any-return]
+
+    def listed_at(self, rows: Ints) -> Ints:
+        """The positions in `rows` of the rows that `listed` returns, ascending."""
+        self.coverage.selections += 1
         if len(rows) <= self.room:
-            return rows.tolist()  # type: ignore[no-any-return]
+            return np.arange(len(rows))
         columns = self.columns
         codes = group_codes(columns, rows, "attempt", "worker", "mode", "name")
         _, tensor, size = np.unique(codes, return_inverse=True, return_counts=True)
@@ -203,7 +211,7 @@ class Window:
         starts = np.cumsum(size) - size
         nth = np.empty(len(rows), dtype=np.int64)  # of its tensor
         nth[order] = np.arange(len(rows)) - np.repeat(starts, size)
-        by_nth = np.argsort(nth, kind="stable")
+        by_nth = np.lexsort((*self._places(rows), nth))
         left = by_nth[self.room :]
         number = np.bincount(tensor[left], minlength=size.size)
         newest = {name: np.full(size.size, -1, dtype=np.int64) for name in ("step", "mode_step")}
@@ -215,7 +223,18 @@ class Window:
                 *(int(steps[at]) for steps in newest.values()),
                 number=int(number[at]),
             )
-        return np.sort(rows[by_nth[: self.room]]).tolist()  # type: ignore[no-any-return]
+        return np.sort(by_nth[: self.room])
+
+    def _places(self, rows: Ints) -> tuple[npt.NDArray[Any], ...]:
+        """Sort keys of rows in the order of WindowFindings, the last key first."""
+        columns = self.columns
+        codes, texts = columns.codes("worker")
+        workers = np.empty(len(texts), dtype=np.int64)
+        workers[sorted(range(len(texts)), key=lambda code: worker_order(texts[code] or ""))] = np.arange(
+            len(texts)
+        )
+        positions = rows if self.positions is None else self.positions[rows]
+        return positions, columns.ints("attempt")[rows], workers[codes[rows]], columns.ints("step")[rows]
 
     def finding(
         self, rule: Rule, row: int, *, numbers: Mapping[str, float | int | str], why: str, do: str
@@ -242,6 +261,7 @@ class Window:
             numbers=numbers,
             why=why,
             do=do,
+            position=int(row if self.positions is None else self.positions[row]),
         )
 
     def layer(self, row: int) -> tuple[int, str, str, str, int]:
@@ -260,11 +280,15 @@ class Window:
 
 @dataclass(slots=True, kw_only=True)
 class Coverage:
-    """Counts of judged rows. A rule changes them through its Window; the engine reads them."""
+    """Counts of judged rows. A rule changes them through its Window; the engine reads them.
+
+    selections: number of calls of Window.listed.
+    """
 
     judged: int = 0
     unlisted: dict[tuple[int, str, str, str], Unlisted] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
+    selections: int = 0
 
     def skip(self, tensor: tuple[int, str, str, str], step: int, mode_step: int, *, number: int = 1) -> None:
         """Count findings that are not created.

@@ -39,14 +39,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def recipe(title: str) -> dict[str, Any]:
-    """Run the code with this title; returns its names."""
+def recipe(title: str, **names: Any) -> dict[str, Any]:
+    """Run the code with this title, which gets `names`; returns its names."""
     (code,) = re.findall(
         rf'^```python title="{title}"\n(.*?)^```', PAGE.read_text(), re.DOTALL | re.MULTILINE
     )
-    names: dict[str, Any] = {}
     exec(compile(code, title, "exec"), names)
     return names
+
+
+@pytest.mark.full
+def test_many_tasks_have_the_report_of_one_judgement(run: Path) -> None:
+    from tdcore.rules import run as judge
+
+    report = recipe("in_many_tasks.py", __name__="__main__")["report"]
+    assert report == judge("runs/demo", "all")
+    assert report.findings
 
 
 def test_duckdb_returns_the_history_of_a_tensor(run: Path) -> None:

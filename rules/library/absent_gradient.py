@@ -13,6 +13,7 @@ from tdcore.rules.diagnosis.facts import Facts
 from tdcore.rules.diagnosis.signs_graph import graph_is_cut, never_called, not_owned
 from tdcore.rules.measures.first_facts import FACT_COLUMNS, first_facts, trained_rows
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["AbsentGradient"]
@@ -75,6 +76,7 @@ class AbsentGradient:
     """
 
     code: ClassVar[str] = "TDC128"
+    judged_by: ClassVar[JudgedBy] = "worker"
     columns: ClassVar[tuple[str, ...]] = FACT_COLUMNS
 
     patience: int = 10

@@ -14,6 +14,7 @@ from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["AllZero"]
@@ -71,6 +72,7 @@ class AllZero:
     """
 
     code: ClassVar[str] = "TDC119"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

@@ -14,6 +14,7 @@ from tdcore.rules.columns import Columns
 from tdcore.rules.measures.gpu_memory import memory_percent
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, duration_text, require_counts, scans
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Place, Samples, sample_finding
 from tdcore.rules.window import Window
 
@@ -69,6 +70,7 @@ class BatchSize:
     """
 
     code: ClassVar[str] = "TDC201"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = (
         "gpus.utilization_percent",
         "gpus.memory_used",

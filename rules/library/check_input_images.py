@@ -17,6 +17,7 @@ from tdcore.rules.columns import Columns, Mask
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import VALUES, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["CheckInputImages"]
@@ -72,6 +73,7 @@ class CheckInputImages:
     """
 
     code: ClassVar[str] = "TDC112"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     threshold_mean: float = 0.2
     threshold_samples: int = 500

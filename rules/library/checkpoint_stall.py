@@ -18,6 +18,7 @@ from tdcore.rules.measures.step_halves import (
     step_need,
 )
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["CheckpointStall"]
@@ -68,6 +69,7 @@ class CheckpointStall:
     """
 
     code: ClassVar[str] = "TDC218"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
 
     threshold: float = 10.0

@@ -18,6 +18,7 @@ from tdcore.rules.columns import Mask
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.pairs import PairTable, paired
 from tdcore.rules.requirements import VALUES, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["ClassImbalance"]
@@ -90,6 +91,7 @@ class ClassImbalance:
     """
 
     code: ClassVar[str] = "TDC110"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     labels_regex: str | Sequence[str] = ".*labels"
     predictions_regex: str | Sequence[str] = ".*predictions"

@@ -17,6 +17,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.columns import Mask
 from tdcore.rules.measures.pairs import PairTable, paired
 from tdcore.rules.requirements import VALUES, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["Confusion"]
@@ -94,6 +95,7 @@ class Confusion:
     """
 
     code: ClassVar[str] = "TDC111"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     category_no: int | None = None
     labels: str = "labels"

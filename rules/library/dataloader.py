@@ -18,6 +18,7 @@ from tdcore.rules.measures.step_halves import (
     step_need,
 )
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["Dataloader"]
@@ -72,6 +73,7 @@ class Dataloader:
     """
 
     code: ClassVar[str] = "TDC209"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
     system_columns: ClassVar[tuple[str, ...]] = ("trainer_processes", "core_percent")
 

@@ -16,6 +16,7 @@ from tdcore.rules.measures.previous_step import forget
 from tdcore.rules.measures.reading import read_values, readable
 from tdcore.rules.measures.units import channels
 from tdcore.rules.requirements import VALUES, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["DeadChannels"]
@@ -83,6 +84,7 @@ class DeadChannels:
     """
 
     code: ClassVar[str] = "TDC127"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     tensor_regex: str | Sequence[str] | None = None
     threshold_dead: float = 10.0

@@ -15,6 +15,7 @@ from tdcore.rules.columns import Mask
 from tdcore.rules.measures.previous_step import forget
 from tdcore.rules.measures.units import pooled, read_activity
 from tdcore.rules.requirements import VALUES, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["DeadRelu"]
@@ -73,6 +74,7 @@ class DeadRelu:
     """
 
     code: ClassVar[str] = "TDC104"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     tensor_regex: str | Sequence[str] | None = None
     threshold_inactivity: float = 1.0

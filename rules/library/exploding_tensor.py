@@ -11,6 +11,7 @@ import numpy as np
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["ExplodingTensor"]
@@ -58,6 +59,7 @@ class ExplodingTensor:
     """
 
     code: ClassVar[str] = "TDC102"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

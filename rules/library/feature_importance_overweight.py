@@ -12,6 +12,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.series import scalars
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["FeatureImportanceOverweight"]
@@ -55,6 +56,7 @@ class FeatureImportanceOverweight:
     """
 
     code: ClassVar[str] = "TDC116"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     threshold: float = 0.8
     nfeatures: int = 3
@@ -112,7 +114,8 @@ class FeatureImportanceOverweight:
         window.missing("importances sum to 0", int(np.sum((size > self.nfeatures) & (total <= 0))))
         window.judged(int(np.sum(judged)))
         share = np.divide(top, total, out=np.zeros_like(top), where=total > 0)
-        for at in window.listed(np.flatnonzero(judged & (share > self.threshold))):
+        hits = np.flatnonzero(judged & (share > self.threshold))
+        for at in hits[window.listed_at(rows[order[starts[hits]]])].tolist():
             largest = rows[order[starts[at] : starts[at] + self.nfeatures]].tolist()
             features = ", ".join(columns.text("name", row).rpartition("/")[2] for row in largest)
             yield window.finding(

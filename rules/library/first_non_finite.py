@@ -14,6 +14,7 @@ from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["FirstNonFinite"]
@@ -96,6 +97,7 @@ class FirstNonFinite:
     """
 
     code: ClassVar[str] = "TDC123"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

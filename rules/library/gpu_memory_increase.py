@@ -13,6 +13,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.gpu_memory import memory_percent
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, require_counts, scans, time_text
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Series, sample_finding
 from tdcore.rules.window import Window
 
@@ -61,6 +62,7 @@ class GPUMemoryIncrease:
     """
 
     code: ClassVar[str] = "TDC204"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("gpus.memory_used", "gpus.memory_total")
 
     increase: float = 5.0

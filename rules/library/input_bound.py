@@ -21,6 +21,7 @@ from tdcore.rules.measures.step_halves import (
     use_unless_gpu_busy,
 )
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.step_times import Steps
 from tdcore.rules.window import Window
 
@@ -83,6 +84,7 @@ class InputBound:
     """
 
     code: ClassVar[str] = "TDC216"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("data_ns",)
     system_columns: ClassVar[tuple[str, ...]] = ("cpu_percent", "iowait_percent")
     samples_optional: ClassVar[bool] = True

@@ -10,6 +10,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.bottlenecks import Bottleneck, BottleneckSettings, bottlenecks
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, require_counts
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import sample_finding
 from tdcore.rules.window import Window
 
@@ -67,6 +68,7 @@ class IOBottleneck:
     """
 
     code: ClassVar[str] = "TDC203"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("gpus.utilization_percent", "iowait_percent")
 
     threshold: float = 50.0

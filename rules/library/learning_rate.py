@@ -14,6 +14,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.rates import StepRate, step_rates
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["LearningRate"]
@@ -76,6 +77,7 @@ class LearningRate:
     """
 
     code: ClassVar[str] = "TDC126"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     too_high: float = 0.1
     too_low: float = 1e-6

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, forget_series, require_counts, scans
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Place, sample_finding
 from tdcore.rules.window import Window
 
@@ -62,6 +63,7 @@ class LoadBalancing:
     """
 
     code: ClassVar[str] = "TDC205"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("gpus.utilization_percent",)
 
     threshold: float = 0.2

@@ -18,6 +18,7 @@ from tdcore.rules.measures.step_halves import (
     use_unless_gpu_busy,
 )
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["LoopOverhead"]
@@ -69,6 +70,7 @@ class LoopOverhead:
     """
 
     code: ClassVar[str] = "TDC219"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
     system_columns: ClassVar[tuple[str, ...]] = ("cpu_percent", "iowait_percent")
     samples_optional: ClassVar[bool] = True

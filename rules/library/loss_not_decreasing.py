@@ -18,6 +18,7 @@ from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.phases import PhaseCutter, as_points
 from tdcore.rules.measures.series import NO_POINTS, Points, groups, scalars, series
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["LossNotDecreasing"]
@@ -96,6 +97,7 @@ class LossNotDecreasing:
     """
 
     code: ClassVar[str] = "TDC103"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

@@ -15,6 +15,7 @@ from tdcore.rules.columns import Mask
 from tdcore.rules.measures.phases import PhaseCutter, as_points
 from tdcore.rules.measures.series import NO_POINTS, Points, scalars, series
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["LossSpike"]
@@ -78,6 +79,7 @@ class LossSpike:
     """
 
     code: ClassVar[str] = "TDC109"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     tensor_regex: str | Sequence[str] | None = None
     window_values: int = 20

@@ -11,6 +11,7 @@ import numpy as np
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, duration_text, require_counts, scans
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Place, sample_finding
 from tdcore.rules.window import Window
 
@@ -59,6 +60,7 @@ class LowGPUUtilization:
     """
 
     code: ClassVar[str] = "TDC206"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("gpus.utilization_percent",)
 
     threshold_p95: float = 70.0

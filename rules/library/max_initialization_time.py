@@ -12,6 +12,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.scans import duration_text
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Place, Samples, sample_finding
 from tdcore.rules.step_times import StepPlace, StepTimes, step_finding
 from tdcore.rules.window import Window
@@ -55,6 +56,7 @@ class MaxInitializationTime:
     """
 
     code: ClassVar[str] = "TDC207"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("trainer_seconds",)
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
     each_look: ClassVar[bool] = True

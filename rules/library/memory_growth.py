@@ -21,6 +21,7 @@ from tdcore.rules.measures.scans import (
 )
 from tdcore.rules.measures.trend import Floor, Growth, growth
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Place, Samples, Series, sample_finding
 from tdcore.rules.window import Window
 
@@ -85,6 +86,7 @@ class MemoryGrowth:
     """
 
     code: ClassVar[str] = "TDC213"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("trainer_memory",)
 
     min_growth: float = 5.0

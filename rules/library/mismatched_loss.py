@@ -18,6 +18,7 @@ from tdcore.rules.diagnosis.signs_loss import (
 )
 from tdcore.rules.measures.first_facts import FACT_COLUMNS, first_facts, trained_rows
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["MismatchedLoss"]
@@ -81,6 +82,7 @@ class MismatchedLoss:
     """
 
     code: ClassVar[str] = "TDC130"
+    judged_by: ClassVar[JudgedBy] = "worker"
     columns: ClassVar[tuple[str, ...]] = FACT_COLUMNS
 
     patience: int = 5

@@ -16,6 +16,7 @@ from tdcore.errors import ConfigError, RunError
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.columns import Mask
 from tdcore.rules.requirements import STATISTICS, VALUES, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["NLPSequenceRatio"]
@@ -70,6 +71,7 @@ class NLPSequenceRatio:
     """
 
     code: ClassVar[str] = "TDC113"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     tensor_regex: str | Sequence[str] | None = None
     token_values: str | Sequence[float] = "0"
@@ -116,7 +118,8 @@ class NLPSequenceRatio:
             total = window.columns.ints("count")[rows]
             window.judged(len(rows))
             percent = 100.0 * counts / total
-            for at in window.listed(np.flatnonzero(percent > limit)):
+            hits = np.flatnonzero(percent > limit)
+            for at in hits[window.listed_at(rows[hits])].tolist():
                 share = float(percent[at])
                 yield window.finding(
                     self,

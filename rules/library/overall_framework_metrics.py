@@ -13,6 +13,7 @@ from tdcore.format.step_times import PHASES
 from tdcore.rules.base import Finding, Summary
 from tdcore.rules.measures.distribution import Distribution
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.step_times import STEP_VALUES
 from tdcore.rules.window import Window
 
@@ -58,6 +59,7 @@ class OverallFrameworkMetrics:
     """
 
     code: ClassVar[str] = "TDC211"
+    judged_by: ClassVar[JudgedBy] = "run"
     is_summary: ClassVar[bool] = True
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
 

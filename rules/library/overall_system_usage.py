@@ -16,6 +16,7 @@ from tdcore.rules.columns import Columns
 from tdcore.rules.measures.distribution import Distribution
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["OverallSystemUsage"]
@@ -61,6 +62,7 @@ class OverallSystemUsage:
     """
 
     code: ClassVar[str] = "TDC210"
+    judged_by: ClassVar[JudgedBy] = "run"
     is_summary: ClassVar[bool] = True
     system_columns: ClassVar[tuple[str, ...]] = ("cpu_percent",)
 

@@ -16,6 +16,7 @@ from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import Phase, PhaseCutter
 from tdcore.rules.measures.series import mixed_series, scalars
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["Overfit"]
@@ -86,6 +87,14 @@ class Overfit:
     """
 
     code: ClassVar[str] = "TDC105"
+    judged_by: ClassVar[JudgedBy] = "run"
+    reads: ClassVar[tuple[str, ...]] = (
+        "count",
+        "nan_count",
+        "pos_inf_count",
+        "neg_inf_count",
+        "mean",
+    )
 
     tensor_regex: str | Sequence[str] | None = None
     start_step: int = 0

@@ -13,6 +13,7 @@ from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 from tdcore.text.step_text import step_text
 
@@ -72,6 +73,7 @@ class Overtraining:
     """
 
     code: ClassVar[str] = "TDC107"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     tensor_regex: str | Sequence[str] | None = None
     patience_train: int = 5

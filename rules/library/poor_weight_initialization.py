@@ -16,6 +16,7 @@ from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.initial import equal_weights, gradient_ranges, matrices, variances
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["PoorWeightInitialization"]
@@ -90,6 +91,7 @@ class PoorWeightInitialization:
     """
 
     code: ClassVar[str] = "TDC117"
+    judged_by: ClassVar[JudgedBy] = "worker"
     columns: ClassVar[tuple[str, ...]] = ("shape", "log2_first", "log2_counts")
 
     activation_inputs_regex: str | Sequence[str] | None = None

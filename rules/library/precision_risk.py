@@ -13,6 +13,7 @@ from tdcore.rules.columns import Floats, Mask
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["PrecisionRisk"]
@@ -107,6 +108,7 @@ class PrecisionRisk:
     """
 
     code: ClassVar[str] = "TDC124"
+    judged_by: ClassVar[JudgedBy] = "tensor"
     columns: ClassVar[tuple[str, ...]] = ("log2_first", "log2_counts")
 
     dtype: str = "auto"

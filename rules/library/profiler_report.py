@@ -28,6 +28,7 @@ from tdcore.rules.library.straggler import Straggler
 from tdcore.rules.library.thermal_throttle import ThermalThrottle
 from tdcore.rules.loading import rule_from_strings
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["COMBINED", "ProfilerReport"]
@@ -90,6 +91,7 @@ class ProfilerReport:
     """
 
     code: ClassVar[str] = "TDC212"
+    judged_by: ClassVar[JudgedBy] = "run"
     is_summary: ClassVar[bool] = True
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
     system_columns: ClassVar[tuple[str, ...]] = ("cpu_percent",)

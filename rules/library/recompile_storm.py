@@ -10,6 +10,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.scans import duration_text, require_counts
 from tdcore.rules.measures.step_halves import half_finding, judged_halves, require_step_counts, step_need
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["RecompileStorm"]
@@ -53,6 +54,7 @@ class RecompileStorm:
     """
 
     code: ClassVar[str] = "TDC217"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
 
     threshold: float = 5.0

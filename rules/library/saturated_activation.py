@@ -15,6 +15,7 @@ from tdcore.rules.columns import Mask
 from tdcore.rules.measures.reading import readable
 from tdcore.rules.measures.units import read_activity
 from tdcore.rules.requirements import VALUES, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["SaturatedActivation"]
@@ -80,6 +81,7 @@ class SaturatedActivation:
     """
 
     code: ClassVar[str] = "TDC122"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

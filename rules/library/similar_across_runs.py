@@ -15,6 +15,7 @@ from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.columns import Mask
 from tdcore.rules.measures.other_run import OpenedRuns, OtherRun, opened
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.trace import Trace
 from tdcore.rules.window import Window, compile_pattern
 
@@ -78,6 +79,7 @@ class SimilarAcrossRuns:
     """
 
     code: ClassVar[str] = "TDC114"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     other_trials: str | Sequence[str | Trace] | None = None
     other_trial: str | None = None
@@ -143,7 +145,8 @@ class SimilarAcrossRuns:
         differs = np.zeros(rows.size, dtype=np.bool_)
         differs[counted] = self._statistics_differ(window, rows[counted], other, partner[counted])
         window.judged(int(np.sum(counted)))
-        told = set(window.listed(np.flatnonzero(differs)))
+        hits = np.flatnonzero(differs)
+        told = set(hits[window.listed_at(rows[hits])].tolist())
         for at in np.flatnonzero(whole | differs).tolist():
             row, twin = int(rows[at]), int(partner[at])
             if whole[at]:

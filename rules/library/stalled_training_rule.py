@@ -16,6 +16,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.columns import Columns
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 from tdcore.text.step_text import step_text
 
@@ -67,6 +68,8 @@ class StalledTrainingRule:
     """
 
     code: ClassVar[str] = "TDC108"
+    judged_by: ClassVar[JudgedBy] = "run"
+    reads: ClassVar[tuple[str, ...]] = ()
     each_look: ClassVar[bool] = True
 
     threshold: float = 1800.0

@@ -23,6 +23,7 @@ from tdcore.rules.measures.step_halves import (
     step_need,
 )
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.step_times import STEP_VALUES, Steps
 from tdcore.rules.window import Window
 
@@ -93,6 +94,7 @@ class StepOutlier:
     """
 
     code: ClassVar[str] = "TDC208"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
     system_columns: ClassVar[tuple[str, ...]] = ("cpu_percent", "iowait_percent")
     samples_optional: ClassVar[bool] = True

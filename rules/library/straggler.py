@@ -19,6 +19,7 @@ from tdcore.rules.measures.step_halves import (
     step_need,
 )
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["Straggler"]
@@ -75,6 +76,7 @@ class Straggler:
     """
 
     code: ClassVar[str] = "TDC215"
+    judged_by: ClassVar[JudgedBy] = "run"
     step_time_columns: ClassVar[tuple[str, ...]] = ("duration_ns",)
 
     threshold: float = 20.0

@@ -11,6 +11,7 @@ import numpy as np
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["TensorVariance"]
@@ -62,6 +63,7 @@ class TensorVariance:
     """
 
     code: ClassVar[str] = "TDC120"
+    judged_by: ClassVar[JudgedBy] = "tensor"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

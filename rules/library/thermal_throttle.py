@@ -13,6 +13,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.columns import Columns
 from tdcore.rules.measures.scans import SCAN_INTERVAL_US, Scan, duration_text, require_counts, scans
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.samples import Place, sample_finding
 from tdcore.rules.window import Window
 
@@ -61,6 +62,7 @@ class ThermalThrottle:
     """
 
     code: ClassVar[str] = "TDC214"
+    judged_by: ClassVar[JudgedBy] = "run"
     system_columns: ClassVar[tuple[str, ...]] = ("gpus.throttle_reasons",)
 
     threshold: float = 5.0

@@ -15,6 +15,7 @@ from tdcore.errors import RunError
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import VALUES, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["TreeDepth", "depths"]
@@ -62,6 +63,7 @@ class TreeDepth:
     """
 
     code: ClassVar[str] = "TDC115"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     depth: float = 4.0
     direction: str = "above"

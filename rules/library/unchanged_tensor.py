@@ -18,6 +18,7 @@ from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["UnchangedTensor"]
@@ -89,6 +90,7 @@ class UnchangedTensor:
     """
 
     code: ClassVar[str] = "TDC121"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None

@@ -16,6 +16,7 @@ from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
 from tdcore.rules.requirements import Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["Underfit"]
@@ -77,6 +78,7 @@ class Underfit:
     """
 
     code: ClassVar[str] = "TDC106"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     tensor_regex: str | Sequence[str] | None = None
     warmup_steps: int = 100

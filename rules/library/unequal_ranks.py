@@ -17,6 +17,7 @@ from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.parts import part_rows
 from tdcore.rules.measures.ranks import ComparedStep, RankHistory, log_sizes, side_by_side
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["UnequalRanks"]
@@ -80,6 +81,17 @@ class UnequalRanks:
     """
 
     code: ClassVar[str] = "TDC131"
+    judged_by: ClassVar[JudgedBy] = "run"
+    reads: ClassVar[tuple[str, ...]] = (
+        "count",
+        "nan_count",
+        "pos_inf_count",
+        "neg_inf_count",
+        "square_sum",
+        "m2",
+        "mean",
+        "dtype",
+    )
     columns: ClassVar[tuple[str, ...]] = ("shard", "shape")
 
     factor: float = 4.0

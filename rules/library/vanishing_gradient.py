@@ -15,6 +15,7 @@ from tdcore.rules.measures.biases import biases_of_weights
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["VanishingGradient"]
@@ -80,6 +81,7 @@ class VanishingGradient:
     """
 
     code: ClassVar[str] = "TDC101"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     threshold: float = 1e-7
     ignore_zero: bool = False

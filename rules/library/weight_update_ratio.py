@@ -14,6 +14,7 @@ from tdcore.rules.columns import Mask
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.updates import Gradients, WeightChanges, trained_weights, updates
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 
 __all__ = ["WeightUpdateRatio"]
@@ -81,6 +82,7 @@ class WeightUpdateRatio:
     """
 
     code: ClassVar[str] = "TDC118"
+    judged_by: ClassVar[JudgedBy] = "worker"
 
     num_steps: int | None = None
     large_threshold: float = 10.0
@@ -127,7 +129,8 @@ class WeightUpdateRatio:
         fine = started & ~still & (high <= self.large_threshold) & (low >= self.small_threshold)
         window.missing(_UNDECIDED, int(np.sum(started & ~still & ~large & ~small & ~fine)))
         window.judged(int(np.sum(large | small | fine)))
-        for at in window.listed(np.flatnonzero(large | small)):
+        hits = np.flatnonzero(large | small)
+        for at in hits[window.listed_at(found.rows[hits])].tolist():
             yield self._finding(window, found, at, bool(large[at]), (float(low[at]), float(high[at])))
 
     def _finding(

@@ -17,6 +17,7 @@ from tdcore.rules.measures.previous_step import step_pairs
 from tdcore.rules.measures.series import groups
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
+from tdcore.rules.rule_attributes import JudgedBy
 from tdcore.rules.window import Window
 from tdcore.text.short_repr import how_many
 
@@ -72,6 +73,7 @@ class WrongMode:
     """
 
     code: ClassVar[str] = "TDC129"
+    judged_by: ClassVar[JudgedBy] = "worker"
     columns: ClassVar[tuple[str, ...]] = FACT_COLUMNS
 
     patience: int = 10

@@ -84,7 +84,7 @@ def scalars(window: Window, wanted: Mask, what: str = "loss") -> Mask:
     scalar = window.columns.ints("count") == 1
     several = wanted & ~scalar
     if several.any():
-        several &= ~_with_mean(window, wanted & scalar)
+        several &= ~_with_mean(window, wanted & scalar, several)
     window.missing(f"{what} is not a scalar", int(np.sum(several)))
     finite = window.finite == 1
     window.missing(f"{what} is not finite", int(np.sum(wanted & scalar & ~finite)))
@@ -92,16 +92,15 @@ def scalars(window: Window, wanted: Mask, what: str = "loss") -> Mask:
     return found
 
 
-def _with_mean(window: Window, means: Mask) -> Mask:
-    """The rows of "<loss>_output_<n>" where "<loss>_mean" is the name of one of the rows `means`."""
-    codes, texts = window.columns.codes("name")
-    names = {texts[code] for code in np.unique(codes[means])}
-
-    def has_mean(name: str) -> bool:
+def _with_mean(window: Window, means: Mask, rows: Mask) -> Mask:
+    """The `rows` of "<loss>_output_<n>" where "<loss>_mean" belongs to `means` of the same worker."""
+    columns, found = window.columns, np.zeros(len(window), dtype=np.bool_)
+    places = ("attempt", "worker", "name")
+    saved = {tuple(place) for *place, _ in groups(columns, np.flatnonzero(means), *places)}
+    for attempt, worker, name, group in groups(columns, np.flatnonzero(rows), *places):
         loss, separator, _ = name.rpartition("_output_")
-        return bool(separator) and f"{loss}_mean" in names
-
-    return window.columns.where("name", has_mean)
+        found[group] = bool(separator) and (attempt, worker, f"{loss}_mean") in saved
+    return found
 
 
 def series(

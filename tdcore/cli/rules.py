@@ -96,6 +96,22 @@ def run_command(
             metavar="FILE", help="File with the state of the rules; the next call with it continues."
         ),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Divide the judgement of an ended run into tasks; number at a time.",
+        ),
+    ] = None,
+    engine: Annotated[
+        sweep.TaskEngine | None, typer.Option(help="Where these tasks run; default: processes.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of a Ray or Dask cluster that already exists."),
+    ] = None,
     no_write: Annotated[
         bool, typer.Option("--no-write", help="Do not store findings in the run's findings/ folder.")
     ] = False,
@@ -121,6 +137,8 @@ def run_command(
 
       [bold]tdcore rules run runs/demo -r my_rules.py::SpikyLoss:factor=3 --json[/]
 
+      [bold]tdcore rules run s3://bucket/huge --jobs 8[/]             by eight processes
+
       [bold]tdcore rules run runs/demo --config rules.yaml --live --state demo.state[/]
     """
     from tdcore.rules import run
@@ -139,6 +157,9 @@ def run_command(
             timeout=_seconds(timeout),
             write_findings=False if no_write else None,
             state=state,
+            workers=jobs,
+            engine=None if engine is None else engine.value,
+            cluster=cluster,
         ),
     }
     following = bool(options.get("live") or options.get("until_end"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tdcore.rules.base import Verdict
     from tdcore.rules.sweep import SweepEntry, SweepReport
 
-__all__ = ["EXIT_CODES", "command"]
+__all__ = ["EXIT_CODES", "TaskEngine", "command"]
 
 EXIT_CODES = (
     "Exit codes: the code of the worst run. 1 an issue was found. 3 a rule could not be evaluated or "
@@ -23,7 +23,9 @@ EXIT_CODES = (
 )
 
 
-class _SweepEngine(str, Enum):
+class TaskEngine(str, Enum):
+    """Where tasks run."""
+
     processes = "processes"
     ray = "ray"
     dask = "dask"
@@ -47,11 +49,12 @@ def command(
         ),
     ],
     engine: Annotated[
-        _SweepEngine, typer.Option(help="Engine that judges the runs; ray and dask run one task per run.")
-    ] = _SweepEngine.processes,
+        TaskEngine,
+        typer.Option(help="Where the tasks run: one per run, or several for one large run."),
+    ] = TaskEngine.processes,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Number of runs at a time; default: one for each CPU."),
+        typer.Option("--jobs", "-j", min=1, help="Number of tasks at a time; default: one for each CPU."),
     ] = None,
     cluster: Annotated[
         str | None,

@@ -382,7 +382,7 @@ def test_a_place_that_refuses_in_the_middle_of_a_look_loses_no_row(
         raise SinkError("away", kind="transient")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tdcore.rules.run_source._members", refuse)
+        patch.setattr("tdcore.rules.run_source.members_of", refuse)
         with pytest.raises(SinkError):
             source.next(["step"])
     assert source.next(["step"]).table.num_rows == 3
