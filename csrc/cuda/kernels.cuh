@@ -4,6 +4,7 @@
 // launches. tests/cpp/gpu_emulation.hpp runs the same code on the CPU.
 #pragma once
 
+#include "cuda/graph_kernels.cuh"
 #include "cuda/pack_kernel.cuh"
 #include "cuda/stats_kernel.cuh"
 
@@ -24,4 +25,14 @@ extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)
 extern "C" __global__ void tdcore_commit(std::uint64_t* word, std::uint64_t value) {
   __threadfence_system();
   tdcore::device::store_release_system(word, value);
+}
+
+/// Copies the armed word to the gate of a graph. One thread.
+extern "C" __global__ void tdcore_gate(std::uint64_t* gate, const std::uint64_t* armed) { *gate = *armed; }
+
+/// Copies the results of a graph's statistics kernel into a record. One block.
+extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads)
+    tdcore_collect(const __grid_constant__ tdcore::device::Collection collection) {
+  TDCORE_SHARED(tdcore::device::CollectionState, state);
+  tdcore::device::collect_kernel(state, collection);
 }

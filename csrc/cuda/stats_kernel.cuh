@@ -87,6 +87,12 @@ TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64
   }
 }
 
+/// Commits a finished launch, if it has a commit word. One thread.
+TDCORE_DEVICE void commit(const Launch& launch) {
+  if (launch.commit_word == nullptr) return;
+  store_release_system(launch.commit_word, launch.gate != nullptr ? *launch.gate : launch.commit_value);
+}
+
 /// Called after the block has written an item's result. Stores its count, which marks the result as complete,
 /// and counts the item. The last item commits.
 TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
@@ -98,7 +104,7 @@ TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
   if (atomicAdd(launch.finished_items, 1u) + 1 != launch.count) return;
   *launch.finished_items = 0;
   __threadfence_system();  // all results before the word
-  if (launch.commit_word != nullptr) store_release_system(launch.commit_word, launch.commit_value);
+  commit(launch);
 }
 
 /// Sets the current tile. Called by the first warp.
@@ -137,6 +143,8 @@ TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
 }
 
 TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
+  // No other work writes to the gate while the launch runs, so all blocks decide alike.
+  if (launch.gate != nullptr && *launch.gate == 0) return;
   for (u32 i = threadIdx.x; i < kLog2Bins * kRowWords; i += kThreads) shared.histogram[i] = 0;
   if (threadIdx.x == 0) {
     shared.task.position = 0;
@@ -150,9 +158,7 @@ TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
     reduce_tile(shared);
     if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, launch);
   }
-  if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0 && launch.commit_word != nullptr) {
-    store_release_system(launch.commit_word, launch.commit_value);
-  }
+  if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0) commit(launch);
 }
 
 }  // namespace tdcore::device
