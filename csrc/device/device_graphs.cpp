@@ -145,15 +145,14 @@ DeviceGraphs::Graph* DeviceGraphs::graph_of(Device& device, StreamHandle stream)
   return &graphs_.back();
 }
 
-/// The scratch of a graph on a stream, with its gate in the graph. Null if there is no room.
+/// The scratch of a graph on a stream. Null if there is no room.
 DeviceGraphs::Scratch* DeviceGraphs::scratch_of(Device& device, Graph& graph, StreamHandle stream,
                                                 std::uint64_t tiles, std::uint64_t counters) {
   auto found = std::find_if(graph.scratches.begin(), graph.scratches.end(),
                             [stream](const Scratch& scratch) { return scratch.stream == stream; });
   if (found == graph.scratches.end()) {
     auto* const gate = reinterpret_cast<std::uint64_t*>(take(device, graph, sizeof(std::uint64_t)));
-    if (gate == nullptr || !zero(device, gate, sizeof *gate) || !device.open_gate(stream, gate, words_))
-      return nullptr;
+    if (gate == nullptr || !zero(device, gate, sizeof *gate)) return nullptr;
     graph.scratches.push_back({.stream = stream, .gate = gate});
     found = graph.scratches.end() - 1;
   }
@@ -211,7 +210,7 @@ bool DeviceGraphs::add_batch(Device& device, std::span<const TensorRequest> requ
   const TableSize size = measure_table(items_);
   if (size.upload_bytes > kStagingBytes) return false;
   const std::uint64_t counters = device::counters_of(size.stats_tiles, size.stats) + 1;
-  const Scratch* const scratch = scratch_of(device, *graph, stream, size.stats_tiles, counters);
+  Scratch* const scratch = scratch_of(device, *graph, stream, size.stats_tiles, counters);
   std::uint64_t* const claim = claim_of(requests, call);
   std::byte* const table = take(device, *graph, size.upload_bytes);
   std::byte* const results = take(device, *graph, requests.size() * sizeof(Entry));
@@ -233,8 +232,10 @@ bool DeviceGraphs::add_batch(Device& device, std::span<const TensorRequest> requ
   batch->ran = ran;
   batch->claim = claim;
   graph->batches.reserve(graph->batches.size() + 1);
-  if (!upload(device, table, size.upload_bytes) || !device.launch(stream, Kernel::kStats, launch))
-    return false;
+  if (!upload(device, table, size.upload_bytes)) return false;
+  // The gate is the first work of the graph on the stream. Its memory is zeroed before the upload.
+  scratch->has_gate = scratch->has_gate || device.open_gate(stream, scratch->gate, words_);
+  if (!scratch->has_gate || !device.launch(stream, Kernel::kStats, launch)) return false;
   graph->batches.push_back(batch);
   return true;
 }

@@ -98,6 +98,7 @@ class DeviceGraphs {
   struct Scratch {
     StreamHandle stream = 0;
     std::uint64_t* gate = nullptr;
+    bool has_gate = false;  // the graph contains the copy to the gate
     TensorStats* partials = nullptr;
     std::uint32_t* counters = nullptr;
     std::uint64_t tiles = 0;
