@@ -10,7 +10,6 @@ Threads: the training thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,13 +18,15 @@ from tdcore.hooks.clock import StepId
 
 __all__ = ["GraphStatistics", "current_stream", "records_graph"]
 
-# Whether the current stream is being captured into a CUDA graph. False without CUDA; does not initialize it.
-records_graph: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+
+def records_graph() -> bool:
+    """Whether the current stream is being captured into a CUDA graph. Does not initialize CUDA."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def current_stream(device: int) -> int:
     """The handle of the current stream of a CUDA device."""
-    return torch.cuda.current_stream(device).cuda_stream if torch.cuda.is_available() else 0
+    return torch.cuda.current_stream(device).cuda_stream if torch.cuda.is_initialized() else 0
 
 
 class GraphStatistics:
