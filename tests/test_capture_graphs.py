@@ -29,7 +29,7 @@ class Training:
         self.refused = 0
 
     def store(self, buffer: Array, values: Array) -> None:
-        self.device.store(STREAM, memoryview(buffer), values.astype(buffer.dtype).tobytes())
+        self.device.store(STREAM, buffer.data, values.astype(buffer.dtype).tobytes())
 
     def record(self, *calls: dict[str, Array], flags: int = STATISTICS) -> int:
         """Record a graph with these capture calls of named buffers."""

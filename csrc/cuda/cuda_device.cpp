@@ -330,7 +330,10 @@ std::uint64_t CudaDevice::capture_id(StreamHandle stream) noexcept {
   std::uint64_t id = 0;
   if (driver_.stream_get_capture_info == nullptr) return 0;
   const bool known = enqueue("cuStreamGetCaptureInfo", [&] {
-    return driver_.stream_get_capture_info(stream_of(stream), &status, &id, nullptr, nullptr, nullptr);
+    const Result result =
+        driver_.stream_get_capture_info(stream_of(stream), &status, &id, nullptr, nullptr, nullptr);
+    // As in is_capturing(): the default stream cannot be queried while another stream is being captured.
+    return result >= kFirstCaptureError && result <= kLastCaptureError ? kSuccess : result;
   });
   return known && status == kCaptureActive ? id : 0;
 }

@@ -355,6 +355,9 @@ void a_captured_stream_gets_only_kernels_and_its_graph_is_watched() {
   REQUIRE(bench.fake.strict == 0 && bench.fake.not_current == 0);
   bench.fake.capture_status = 2;  // invalidated
   REQUIRE(device.capture_id(5) == 0);
+  bench.fake.capture_status = 0;
+  bench.fake.failing["cuStreamGetCaptureInfo"] = 906;  // the default stream, while another one is captured
+  REQUIRE(device.capture_id(0) == 0 && device.first_error().empty());
 }
 
 void a_driver_without_graph_functions_captures_no_graphs() {

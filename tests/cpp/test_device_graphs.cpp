@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -426,6 +427,38 @@ void program(std::uint64_t seed, std::uint64_t steps) {
   }
 }
 
+void threads() {
+  it("a thread captures on another stream while graphs are recorded, replayed, collected and destroyed", [] {
+    GraphRig rig({.delay_us = 20}, config(8 * kMiB, 4096, FullPolicy::kDrop));
+    Tensor& tensor = rig.buffer(Dtype::kF32, {100});
+    Tensor& other = rig.buffer(Dtype::kF32, {200});
+    constexpr std::uint64_t kCaptures = 200;
+    std::thread beside([&] {
+      for (std::uint64_t i = 0; i < kCaptures; ++i) {
+        const TensorRequest request = other.request(kStats, 50);
+        (void)rig.captures->capture({&request, 1}, {.step = 0, .mode_step = 0, .mode = 1, .call = 0}, 9);
+      }
+    });
+    std::uint64_t graph = rig.graph_of({{tensor.request(kStats, 1)}});
+    for (std::int64_t step = 1; step <= 60; ++step) {
+      rig.saved(step, {graph});
+      if (step % 7 != 0) continue;
+      rig.device->destroy_graph(graph);
+      graph = rig.graph_of({{tensor.request(kStats, 1)}});
+    }
+    beside.join();
+    REQUIRE(rig.device->synchronize(9));
+    std::uint64_t replayed = 0, plain = 0;
+    for (const IndexRow& row : rig.rows()) {
+      REQUIRE(is_of(row, row.entry.name == 1 ? tensor : other));
+      ++(row.entry.name == 1 ? replayed : plain);
+    }
+    const std::uint64_t dropped = rig.dropped(DropReason::kArenaFull) + rig.dropped(DropReason::kRingFull);
+    REQUIRE(rig.refused == 0 && replayed + plain + dropped == 60 + kCaptures && plain > 0 && replayed > 0);
+    REQUIRE(rig.device->violations() == 0);
+  });
+}
+
 void random_programs() {
   it("random programs of graphs have exactly the rows of their model", [] {
     for (std::uint64_t seed = 1; seed <= (kSanitized ? 15 : 60); ++seed) {
@@ -444,6 +477,7 @@ int main() {
   replays();
   tensors();
   faults();
+  threads();
   random_programs();
   return result();
 }
