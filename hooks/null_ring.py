@@ -50,6 +50,10 @@ class NullRing:
         """Do nothing: no values are read."""
         return True
 
+    def graph_devices(self) -> list[int]:
+        """Return no devices: no values are read."""
+        return []
+
     def device_refusals(self) -> str:
         """Return "": no device is used."""
         return ""

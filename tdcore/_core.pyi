@@ -44,6 +44,10 @@ class Ring:
         With host_tensors, tensors in host memory are captured as if they were on this device.
         Raises ValueError if the ring has no device lanes or the device is in use.
         """
+    def arm_graphs(self, device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Make replays of CUDA graphs compute the statistics of their tensors, from this place of the stream on, until collect_graphs(). Replays on other streams must wait for this stream. Returns False if no graph contains a capture call, if the stream is being captured, or if the device has failed.
+        """
     def capture(self, tensors: typing.Any, names: typing.Any, flags: typing.Any, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex, call: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
         Capture the current values of a list of tensors into the ring.
@@ -74,6 +78,24 @@ class Ring:
         """
         Wait for calls in progress and unmap the memory. A further call has no effect.
         """
+    def collect_graphs(self, device: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Capture the statistics that replays of CUDA graphs have computed since arm_graphs(), and end the computation.
+
+        Each tensor of a capture call on a stream that was being captured into a graph has one row, if its graph was replayed.
+        Of several replays the last one counts. A tensor that was captured outside of a graph since arm_graphs() has no further
+        row. A tensor whose values were requested is counted as `graph_capture`, and its row has the reason. Releases the GIL.
+
+        Args:
+            device: Number of the device.
+            stream: The stream on which the graphs were replayed, or a stream that waits for the replays.
+            step: Global step.
+            mode: 1 train, 2 eval, 3 predict, 4 global.
+            mode_step: Step within the mode.
+
+        Returns:
+            The number of tensors that were not stored, as far as the host knows. counters() has each of them with a reason.
+        """
     def counters(self) -> dict[typing.Any, typing.Any]:
         """
         Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason, for reasons that occurred. After close(): the final totals.
@@ -89,6 +111,10 @@ class Ring:
     def expect(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Announce that records of this size in total will soon be in the ring at once. A thread allocates the memory, so that no capture has to. Returns immediately.
+        """
+    def graph_devices(self) -> list[int]:
+        """
+        Numbers of the devices with CUDA graphs that contain capture calls. A graph that has ended is included until the next capture into a graph, or arm_graphs().
         """
     def growth_refusal(self) -> str:
         """

@@ -4,11 +4,24 @@ Simulated devices for the rings of tdcore._core, which test the GPU part without
 """
 from __future__ import annotations
 import typing
+import typing_extensions
 __all__: list[str] = ['SimulatedDevice', 'simulate_device']
 class SimulatedDevice:
     """
     Handle to a simulated device of a ring.
     """
+    def begin_capture(self, stream: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Capture later work of the stream into a CUDA graph. Returns the number of the graph.
+        """
+    def destroy_graph(self, graph: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Destroy a graph. Its enqueued work still runs.
+        """
+    def end_capture(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        End the capture.
+        """
     def fail(self) -> None:
         """
         Make the device reject all further work.
@@ -17,6 +30,10 @@ class SimulatedDevice:
         """
         Stop all work until resume(). Enqueued work stays pending.
         """
+    def replay(self, graph: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Enqueue the work of a graph. Returns False if the device has failed, or without such a graph.
+        """
     def resume(self) -> None:
         """
         Continue the work after pause().
@@ -24,6 +41,12 @@ class SimulatedDevice:
     def set_capturing(self, stream: typing.SupportsInt | typing.SupportsIndex, capturing: bool) -> None:
         """
         Set whether the stream is being captured into a CUDA graph.
+        """
+    def store(self, stream: typing.SupportsInt | typing.SupportsIndex, target: typing_extensions.Buffer, values: bytes) -> None:
+        """
+        Enqueue a copy of bytes into a C-contiguous array of the same size, as work of the training.
+
+        During begin_capture() the copy becomes a part of the graph. The array must live until the work has run.
         """
     def synchronize(self, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """

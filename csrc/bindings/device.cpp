@@ -81,6 +81,45 @@ CaptureResult capture_group(DeviceSet& devices, ThreadScratch& scratch, const De
   return result;
 }
 
+std::vector<int> graph_devices(const DeviceRing& self) {
+  return self.devices() != nullptr ? self.devices()->devices_with_graphs() : std::vector<int>();
+}
+
+bool arm_graphs(DeviceRing& self, int device, StreamHandle stream) {
+  DeviceSet* const devices = self.devices();
+  if (devices == nullptr) return false;
+  if (!devices->may_wait(device)) return devices->arm_graphs(device, stream);
+  const py::gil_scoped_release unlocked;
+  return devices->arm_graphs(device, stream);
+}
+
+std::uint64_t collect_graphs(DeviceRing& self, int device, StreamHandle stream, std::int64_t step,
+                             std::uint32_t mode, std::int64_t mode_step) {
+  DeviceSet* const devices = self.devices();
+  if (devices == nullptr) return 0;
+  const StepContext step_context{.step = step, .mode_step = mode_step, .mode = mode, .call = 0};
+  // One record per capture call in the graphs: it may wait for room, and enqueues as much as a saved step.
+  const py::gil_scoped_release unlocked;
+  return devices->collect_graphs(device, stream, step_context, {wait_plainly, nullptr}).not_kept;
+}
+
+constexpr const char* kCollectGraphsDoc =
+    R"(Capture the statistics that replays of CUDA graphs have computed since arm_graphs(), and end the computation.
+
+Each tensor of a capture call on a stream that was being captured into a graph has one row, if its graph was replayed.
+Of several replays the last one counts. A tensor that was captured outside of a graph since arm_graphs() has no further
+row. A tensor whose values were requested is counted as `graph_capture`, and its row has the reason. Releases the GIL.
+
+Args:
+    device: Number of the device.
+    stream: The stream on which the graphs were replayed, or a stream that waits for the replays.
+    step: Global step.
+    mode: 1 train, 2 eval, 3 predict, 4 global.
+    mode_step: Step within the mode.
+
+Returns:
+    The number of tensors that were not stored, as far as the host knows. counters() has each of them with a reason.)";
+
 }  // namespace
 
 CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
@@ -152,6 +191,15 @@ void bind_device(py::module_& module) {
       "Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most "
       "device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the "
       "device. If the system refuses a size, the configured size is used.");
+  add("graph_devices", &graph_devices,
+      "Numbers of the devices with CUDA graphs that contain capture calls. A graph that has ended is "
+      "included until the next capture into a graph, or arm_graphs().");
+  add("arm_graphs", &arm_graphs, py::arg("device"), py::arg("stream"),
+      "Make replays of CUDA graphs compute the statistics of their tensors, from this place of the stream "
+      "on, until collect_graphs(). Replays on other streams must wait for this stream. Returns False if no "
+      "graph contains a capture call, if the stream is being captured, or if the device has failed.");
+  add("collect_graphs", &collect_graphs, py::arg("device"), py::arg("stream"), py::arg("step"),
+      py::arg("mode"), py::arg("mode_step"), kCollectGraphsDoc);
   add("close", &close_ring, "Wait for calls in progress and unmap the memory. A further call has no effect.");
   add("_use_device", &use_device, py::arg("id"), py::arg("device"), py::kw_only(), py::arg("host_tensors"),
       "For tests: capture tensors of device `id` with the device in a capsule of tests._sim.\nWith "

@@ -25,6 +25,8 @@ TDCORE_DEVICE void pack_inline_tile(const InlineLaunch& all, u64 tile) {
 
 TDCORE_DEVICE void capture_kernel(Shared& shared, const InlineLaunch& all) {
   const Launch& launch = all.launch;
+  // No other work writes to the gate while the launch runs, so all blocks decide alike.
+  if (launch.gate != nullptr && *launch.gate == 0) return;
   for (u32 i = threadIdx.x; i < kLog2Bins * kRowWords; i += kThreads) shared.histogram[i] = 0;
   if (threadIdx.x == 0) {
     const bool uploaded = launch.items != nullptr;
@@ -46,9 +48,7 @@ TDCORE_DEVICE void capture_kernel(Shared& shared, const InlineLaunch& all) {
     reduce_tile(shared);
     if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, all);
   }
-  if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0 && launch.commit_word != nullptr) {
-    store_release_system(launch.commit_word, launch.commit_value);
-  }
+  if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0) commit(launch);
 }
 
 }  // namespace tdcore::device

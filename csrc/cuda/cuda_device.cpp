@@ -309,10 +309,15 @@ bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uin
            });
   }
   void* parameters[] = {&word, &value};
-  return commit_mode == CommitMode::kCommitKernel && enqueue(kernels_.commit.name, [&] {
-           return driver_.launch_kernel(kernels_.commit.function, 1, 1, 1, 1, 1, 1, 0, stream_of(stream),
-                                        parameters, nullptr);
-         });
+  return commit_mode == CommitMode::kCommitKernel && launch_block(stream, kernels_.commit, parameters);
+}
+
+/// Launches one block of a kernel.
+bool CudaDevice::launch_block(StreamHandle stream, const LoadedKernel& kernel, void** parameters) noexcept {
+  return enqueue(kernel.name, [&] {
+    return driver_.launch_kernel(kernel.function, 1, 1, 1, kernel.threads, 1, 1, 0, stream_of(stream),
+                                 parameters, nullptr);
+  });
 }
 
 bool CudaDevice::record_event(EventHandle event, StreamHandle stream) noexcept {
@@ -331,6 +336,60 @@ EventState CudaDevice::query_event(EventHandle event) noexcept {
     return result == kNotReady ? kSuccess : result;
   });
   return !asked ? EventState::kFailed : result == kNotReady ? EventState::kPending : EventState::kDone;
+}
+
+// ---- graphs ----------------------------------------------------------------------------------------------
+
+std::uint64_t CudaDevice::capture_id(StreamHandle stream) noexcept {
+  int status = 0;
+  std::uint64_t id = 0;
+  if (driver_.stream_get_capture_info == nullptr) return 0;
+  const bool known = enqueue("cuStreamGetCaptureInfo", [&] {
+    const Result result =
+        driver_.stream_get_capture_info(stream_of(stream), &status, &id, nullptr, nullptr, nullptr);
+    // As in is_capturing(): the default stream cannot be queried while another stream is being captured.
+    return result >= kFirstCaptureError && result <= kLastCaptureError ? kSuccess : result;
+  });
+  return known && status == kCaptureActive ? id : 0;
+}
+
+bool CudaDevice::watch_graph(StreamHandle stream, void (*ended)(void*), void* data) noexcept {
+  int status = 0;
+  std::uint64_t id = 0;
+  Graph graph = nullptr;
+  UserObject object = nullptr;
+  if (driver_.user_object_create == nullptr || driver_.graph_retain_user_object == nullptr) return false;
+  // The graph takes the only reference. Its executable copies, and their work in progress, add references.
+  const bool made = enqueue("cuStreamGetCaptureInfo",
+                            [&] {
+                              return driver_.stream_get_capture_info(stream_of(stream), &status, &id, &graph,
+                                                                     nullptr, nullptr);
+                            }) &&
+                    status == kCaptureActive && graph != nullptr && enqueue("cuUserObjectCreate", [&] {
+                      return driver_.user_object_create(&object, data, ended, 1, kUserObjectNoDestructorSync);
+                    });
+  if (!made) return false;
+  // If the graph does not take the reference, the object keeps it, because its release would call `ended`.
+  return enqueue("cuGraphRetainUserObject",
+                 [&] { return driver_.graph_retain_user_object(graph, object, 1, kGraphUserObjectMove); });
+}
+
+bool CudaDevice::open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept {
+  void* parameters[] = {&gate, &armed};
+  return launch_block(stream, kernels_.gate, parameters);
+}
+
+bool CudaDevice::set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept {
+  // A kernel in every commit mode: the word is in device memory, so a kernel's store is visible to later
+  // work.
+  void* parameters[] = {&word, &value};
+  return launch_block(stream, kernels_.commit, parameters);
+}
+
+bool CudaDevice::collect(StreamHandle stream, const device::Collection& collection) noexcept {
+  device::Collection copy = collection;
+  void* parameters[] = {&copy};
+  return launch_block(stream, kernels_.collect, parameters);
 }
 
 }  // namespace tdcore::cuda

@@ -8,7 +8,9 @@
 //
 // CUDA graphs: while another thread captures a stream in "global" mode, CUDA forbids calls that may wait, and
 // such a call invalidates the capture. Therefore these calls are made in "relaxed" mode, in which they are
-// allowed. The caller must not use a stream that is itself being captured (is_capturing).
+// allowed. These calls concern streams, events and memory that take no part in the capture, so they add
+// nothing to the graph. On a stream that is itself being captured (is_capturing) only kernels with a gate are
+// launched. A launch on such a stream adds a node to the graph and is allowed in every mode.
 //
 // Threads and fork: as in device.hpp. The owner destroys the device only if no work is in flight.
 #pragma once
@@ -74,6 +76,11 @@ class CudaDevice final : public Device {
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
   bool wait_event(StreamHandle stream, EventHandle event) noexcept override;
   EventState query_event(EventHandle event) noexcept override;
+  std::uint64_t capture_id(StreamHandle stream) noexcept override;
+  bool watch_graph(StreamHandle stream, void (*ended)(void*), void* data) noexcept override;
+  bool open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept override;
+  bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept override;
+  bool collect(StreamHandle stream, const device::Collection& collection) noexcept override;
   bool is_lost() const noexcept override { return off_.load(std::memory_order_relaxed); }
   std::string first_error() const override;
 
@@ -92,6 +99,7 @@ class CudaDevice final : public Device {
   bool set_up(std::string& reason);
   void describe();
   bool keep(Result result, const char* what) noexcept;
+  bool launch_block(StreamHandle stream, const LoadedKernel& kernel, void** parameters) noexcept;
   template <class Call>
   bool enqueue(const char* what, Call&& call) noexcept;
   template <class Call>

@@ -21,6 +21,9 @@ const char* fill(void* library, Driver& driver) {
 #undef TDCORE_CUDA_TAKE
   (void)load_symbol(library, "cuStreamWriteValue64_v2", driver.stream_write_value64);
   (void)load_symbol(library, "cuFuncLoad", driver.function_load);
+  (void)load_symbol(library, "cuStreamGetCaptureInfo_v2", driver.stream_get_capture_info);
+  (void)load_symbol(library, "cuUserObjectCreate", driver.user_object_create);
+  (void)load_symbol(library, "cuGraphRetainUserObject", driver.graph_retain_user_object);
   return nullptr;
 }
 

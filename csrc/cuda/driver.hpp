@@ -23,6 +23,10 @@ using Stream = struct StreamTag*;
 using Event = struct EventTag*;
 using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
+using Graph = struct GraphTag*;
+using GraphNode = struct GraphNodeTag*;
+using UserObject = struct UserObjectTag*;
+using HostFunction = void (*)(void* data);
 
 // Results that are distinguished; numbers as in cuda.h.
 inline constexpr Result kSuccess = 0;
@@ -36,7 +40,8 @@ inline constexpr Result kLastCaptureError = 908;   // CUDA_ERROR_STREAM_CAPTURE_
 inline constexpr unsigned kHostPortable = 1, kHostDeviceMap = 2;  // of cuMemHostAlloc and cuMemHostRegister
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr int kCaptureModeRelaxed = 2;
+inline constexpr int kCaptureModeRelaxed = 2, kCaptureActive = 1;
+inline constexpr unsigned kUserObjectNoDestructorSync = 1, kGraphUserObjectMove = 1;
 inline constexpr int kAttributeMultiprocessors = 16;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;
 inline constexpr int kAttributeStreamWrite64 = 122;
@@ -104,8 +109,16 @@ struct Driver {
   Result (*stream_write_value64)(Stream stream, DevicePointer word, std::uint64_t value,
                                  unsigned flags) = nullptr;  // cuStreamWriteValue64_v2
   Result (*function_load)(Function function) = nullptr;      // cuFuncLoad, since 12.4
-  int version = 0;                                           // 12040 is CUDA 12.4
-  std::string path;                                          // path of the library
+  // For graphs. Without one of them, tensors of captured streams are not captured.
+  Result (*stream_get_capture_info)(Stream stream, int* status, std::uint64_t* id, Graph* graph,
+                                    const GraphNode** dependencies,
+                                    std::size_t* count) = nullptr;  // cuStreamGetCaptureInfo_v2
+  Result (*user_object_create)(UserObject* object, void* data, HostFunction destroy, unsigned references,
+                               unsigned flags) = nullptr;  // cuUserObjectCreate
+  Result (*graph_retain_user_object)(Graph graph, UserObject object, unsigned references,
+                                     unsigned flags) = nullptr;  // cuGraphRetainUserObject
+  int version = 0;                                               // 12040 is CUDA 12.4
+  std::string path;                                              // path of the library
 };
 
 /// Loads the driver in `path`; null, with the reason and advice, if it cannot be used. Does not initialize

@@ -48,6 +48,11 @@ bool load_image(const Driver& driver, const char* image, const char* from, std::
                          loaded.pack);
   if (result == kSuccess)
     result = take_kernel(driver, loaded.module, device::kCommitKernel, 1, multiprocessors, loaded.commit);
+  if (result == kSuccess)
+    result = take_kernel(driver, loaded.module, device::kGateKernel, 1, multiprocessors, loaded.gate);
+  if (result == kSuccess)
+    result = take_kernel(driver, loaded.module, device::kCollectKernel, device::kCollectThreads,
+                         multiprocessors, loaded.collect);
   if (result == kSuccess) {
     kernels = loaded;
     return true;

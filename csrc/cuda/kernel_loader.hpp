@@ -33,6 +33,8 @@ struct Kernels {
   LoadedKernel stats;
   LoadedKernel pack;
   LoadedKernel commit;
+  LoadedKernel gate;
+  LoadedKernel collect;
 };
 
 /// architecture: 90 for compute capability 9.0. reason: the failures, also if another image was loaded.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/capture_kernel.cuh"
+#include "cuda/graph_kernels.cuh"
 
 /// Computes the statistics of all items of a launch. If the table is in the parameters, also packs elements.
 extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)
@@ -24,4 +25,14 @@ extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 4)
 extern "C" __global__ void tdcore_commit(std::uint64_t* word, std::uint64_t value) {
   __threadfence_system();
   tdcore::device::store_release_system(word, value);
+}
+
+/// Copies the armed word to the gate of a graph. One thread.
+extern "C" __global__ void tdcore_gate(std::uint64_t* gate, const std::uint64_t* armed) { *gate = *armed; }
+
+/// Copies the results of a graph's statistics kernel into a record. One block.
+extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads)
+    tdcore_collect(const __grid_constant__ tdcore::device::Collection collection) {
+  TDCORE_SHARED(tdcore::device::CollectionState, state);
+  tdcore::device::collect_kernel(state, collection);
 }

@@ -8,7 +8,9 @@
 // most Launch::tiles, and at least 1. The results have the same bits with any grid, and with any division of
 // the tiles into launches. No dynamic shared memory.
 // Parameters: tdcore_stats takes an InlineLaunch by value, tdcore_pack a Launch; tdcore_commit, one block of
-// one thread, takes the device address of the word and a 64-bit value. Threads: constants.
+// one thread, takes the device address of the word and a 64-bit value; tdcore_gate, one block of one thread,
+// takes the addresses of the gate and of the armed word; tdcore_collect, one block, takes a Collection by
+// value. Threads: constants.
 #pragma once
 
 #include "device/launch.hpp"
@@ -18,7 +20,10 @@ namespace tdcore::device {
 inline constexpr const char* kStatsKernel = "tdcore_stats";
 inline constexpr const char* kPackKernel = "tdcore_pack";
 inline constexpr const char* kCommitKernel = "tdcore_commit";
+inline constexpr const char* kGateKernel = "tdcore_gate";
+inline constexpr const char* kCollectKernel = "tdcore_collect";
 inline constexpr unsigned kStatsThreads = kThreads;
 inline constexpr unsigned kPackThreads = kThreads;
+inline constexpr unsigned kCollectThreads = kThreads;
 
 }  // namespace tdcore::device

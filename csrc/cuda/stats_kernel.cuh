@@ -88,6 +88,12 @@ TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64
   }
 }
 
+/// Commits a finished launch, if it has a commit word. One thread.
+TDCORE_DEVICE void commit(const Launch& launch) {
+  if (launch.commit_word == nullptr) return;
+  store_release_system(launch.commit_word, launch.gate != nullptr ? *launch.gate : launch.commit_value);
+}
+
 /// Stores the guards around packed values. One thread.
 TDCORE_DEVICE void store_guards(const InlineLaunch& all) {
   TDCORE_NO_UNROLL
@@ -110,7 +116,7 @@ TDCORE_DEVICE void count_finished(const InlineLaunch& all) {
     store_guards(all);
     __threadfence_system();  // the guards before the word
   }
-  if (launch.commit_word != nullptr) store_release_system(launch.commit_word, launch.commit_value);
+  commit(launch);
 }
 
 /// Called after the block has written an item's result. Stores its count, which marks the result as complete,

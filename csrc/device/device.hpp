@@ -62,7 +62,8 @@ class Device {
 
   const DeviceInfo& info() const noexcept { return info_; }
 
-  // ---- set-up: may wait, may allocate; not called while a stream is being captured into a graph
+  // ---- set-up: may wait, may allocate. If these functions are called while a stream is being captured into
+  // a graph, nothing is added to the graph, and the capture stays valid.
   /// Allocates device memory, 256-byte aligned; null if there is none. Freed with the Device.
   virtual void* allocate(std::uint64_t bytes) noexcept = 0;
   /// Allocates pinned host memory that the device can access; null if there is none. Freed with the Device.
@@ -80,7 +81,8 @@ class Device {
   /// Device address of pinned host memory. The offset is the same for all memory of one call of pin() or
   /// allocate_host().
   virtual void* device_address(void* pinned) const noexcept = 0;
-  /// Whether the stream is being captured into a CUDA graph. Then nothing may be enqueued on it.
+  /// Whether the stream is being captured into a CUDA graph. Then work on this stream becomes a part of the
+  /// graph. Only open_gate() and launches with a gate may be enqueued on it.
   virtual bool is_capturing(StreamHandle stream) noexcept = 0;
   virtual bool copy_to_device(StreamHandle stream, void* device, const void* pinned,
                               std::uint64_t bytes) noexcept = 0;
@@ -99,6 +101,20 @@ class Device {
   /// Makes later work of the stream wait for the event. The host does not wait.
   virtual bool wait_event(StreamHandle stream, EventHandle event) noexcept = 0;
   virtual EventState query_event(EventHandle event) noexcept = 0;
+
+  // ---- graphs (device_graphs.hpp)
+  /// Number of the capture in which the stream takes part, unique in the process; 0 if it is not known. All
+  /// streams of one capture have the same number.
+  virtual std::uint64_t capture_id(StreamHandle stream) noexcept = 0;
+  /// Calls ended(data) once, from any thread, when neither the graph that the stream is being captured into
+  /// nor an executable copy of it exists any more, and their work has ended. False if the device cannot
+  /// watch the graph; then `ended` is not called.
+  virtual bool watch_graph(StreamHandle stream, void (*ended)(void*), void* data) noexcept = 0;
+  /// Copies the word `armed` to `gate`. Both are in device memory.
+  virtual bool open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept = 0;
+  /// Stores the value to a word of device memory, in stream order.
+  virtual bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept = 0;
+  virtual bool collect(StreamHandle stream, const device::Collection& collection) noexcept = 0;
 
   /// Whether every later call fails. Other errors, such as a lack of memory, may pass.
   virtual bool is_lost() const noexcept = 0;

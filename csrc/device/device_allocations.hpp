@@ -68,6 +68,10 @@ struct InFlightRecord {
   std::uint64_t bytes = 0;
   bool by_host = false;     // the host commits the record after the event
   bool incomplete = false;  // the device rejected a part of the work
+  // A record with results of a graph: the tensors are counted when the device has stored its outcome here.
+  const std::uint64_t* outcome = nullptr;
+  std::uint64_t without_values = 0;  // tensors of the record whose values were requested
+  std::uint64_t without_value_bytes = 0;
 };
 
 struct Allocation {

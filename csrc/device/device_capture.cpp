@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/device_engine.hpp"
+#include "device/device_graph_capture.hpp"
 #include "stats/cpu.hpp"
 
 namespace tdcore {
@@ -104,19 +105,6 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
   drop(DropReason::kDeviceError);
 }
 
-/// Counts the tensors that have values as not kept, without rows.
-CaptureResult count_all(Ring& main, std::span<const TensorRequest> requests, DropReason reason) noexcept {
-  CaptureResult result;
-  for (const TensorRequest& request : requests) {
-    if (request.status == EntryStatus::kAbsent) continue;
-    const bool ok = request.status == EntryStatus::kOk;
-    const bool bytes = ok && (request.flags & kWantPayload) != 0;
-    main.count_drop(ok ? reason : request.reason, 1, bytes ? view_bytes(request.tensor) : 0);
-    ++result.not_kept;
-  }
-  return result;
-}
-
 bool is_captured_into_a_graph(DeviceEngine& engine, StreamHandle stream) noexcept {
   const std::scoped_lock lock(engine.mutex());
   return engine.on() && engine.is_capturing(stream);
@@ -143,8 +131,21 @@ CaptureResult DeviceCapture::capture(std::span<const TensorRequest> requests, co
     return RowPlan(main_, step_context, waiter, items).skip_all(requests, DropReason::kDeviceError);
   }
   if (is_captured_into_a_graph(*engine_, stream))
-    return count_all(main_, requests, DropReason::kGraphCapture);
+    return capture_into_graph(*engine_, main_, requests, step_context.call, stream);
+  note_captured(*engine_, requests);
   return DevicePlan(*engine_, main_, step_context, waiter, stream, items).run(requests);
+}
+
+bool DeviceCapture::has_graphs() const noexcept { return engine_ != nullptr && engine_->has_graphs(); }
+
+bool DeviceCapture::arm_graphs(StreamHandle stream) noexcept {
+  return has_graphs() && main_.usable() && engine_->arm_graphs(stream);
+}
+
+CaptureResult DeviceCapture::collect_graphs(const StepContext& step_context, StreamHandle stream,
+                                            RoomWaiter waiter) {
+  if (!has_graphs() || !main_.usable()) return {};
+  return tdcore::collect_graphs(*engine_, main_, step_context, stream, waiter);
 }
 
 bool DeviceCapture::mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept {

@@ -10,7 +10,10 @@
 // memory: the reads are enqueued on the training's stream, so they run before its later work.
 //
 // capture.hpp has the reasons with which a tensor that is not kept is counted. Further reasons:
-//   the stream is being captured into a CUDA graph -> kGraphCapture, no row
+//   the stream is being captured into a CUDA graph -> the tensors become a batch of the graph
+//     (device_graphs.hpp), and collect_graphs() captures their statistics. Without room for the batch, or
+//     without statistics of the dtype: kGraphCapture, no row. Requested values: kGraphCapture, and a row with
+//     statistics and the reason at each collection
 //   the arena is full, policy drop -> kArenaFull, and a row with the reason; degrade -> kDegraded with
 //     statistics; block -> the training's stream (not the host) waits until there is room, or chunks follow
 //     each other
@@ -45,6 +48,7 @@ struct DeviceCaptureConfig {
   std::uint64_t scratch_bytes = std::uint64_t{16}
                                 << 20;                 // device memory for launch tables and partial results
   std::uint64_t table_bytes = std::uint64_t{8} << 20;  // pinned memory for the upload of launch tables
+  std::uint64_t graph_bytes = std::uint64_t{64} << 20;  // limit of device memory for batches of CUDA graphs
   std::uint32_t max_items = 8192;                      // maximum number of items of one launch
   std::uint32_t in_flight = 1024;                      // maximum number of launches in progress
   std::chrono::milliseconds first_retry{100};          // pause after the device has rejected work
@@ -80,6 +84,20 @@ class DeviceCapture {
   /// the training.
   CaptureResult capture(std::span<const TensorRequest> requests, const StepContext& step_context,
                         StreamHandle stream, RoomWaiter waiter = {wait_plainly, nullptr});
+
+  /// Whether there are graphs whose tensors may be collected.
+  bool has_graphs() const noexcept;
+  /// Makes replays of graphs compute the statistics of their tensors: replays that follow on the stream, or
+  /// on streams that wait for it. False without graphs, or if the stream is itself being captured.
+  bool arm_graphs(StreamHandle stream) noexcept;
+  /// Captures the statistics that replays have computed since arm_graphs(), and ends the computation. The
+  /// replays must be earlier on the stream, or the stream must wait for them. Of several replays of a graph,
+  /// the last one counts. Of several graphs with the same names in one capture call, the one that was
+  /// recorded last counts. A tensor that was captured outside of a graph since arm_graphs() is left out.
+  /// Tensors of graphs that were not replayed have no row. Kept tensors are counted later, when the work has
+  /// ended.
+  CaptureResult collect_graphs(const StepContext& step_context, StreamHandle stream,
+                               RoomWaiter waiter = {wait_plainly, nullptr});
 
   /// Like Ring::mark_step_end(), after all earlier records of this device and of `others`.
   [[nodiscard]] bool mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept;

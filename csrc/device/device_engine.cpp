@@ -24,6 +24,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring>
     : device_(std::move(device)),
       lane_(std::move(lane)),
       main_(main),
+      graphs_(config.graph_bytes),
       first_retry_(config.first_retry),
       retry_pause_(config.first_retry) {
   try {
@@ -73,6 +74,7 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   table_space_ = FifoSpace(tables);
   limits_.record_bytes = std::min(lane_->max_record_bytes(), arena / kArenaShare);
   limits_.guard_bytes = kGuardBytes;
+  graphs_.limit_records(limits_.record_bytes);
   const std::uint64_t table_share = std::min(tables, scratch / kScratchShare) / 4;
   const std::uint64_t entries =
       table_share > kTableFixedBytes ? (table_share - kTableFixedBytes) / kTableEntryBytes : 0;

@@ -30,6 +30,7 @@
 #include "capture/capture_plan.hpp"
 #include "device/device_allocations.hpp"
 #include "device/device_capture.hpp"
+#include "device/device_graphs.hpp"
 #include "device/device_small.hpp"
 #include "device/device_table.hpp"
 #include "ring/ring_memory.hpp"
@@ -42,6 +43,17 @@ struct DeviceBatch {
   BatchSize size;
   TableSize table;
   std::span<const PlannedTensor> items;
+  std::uint64_t guard;
+  StreamHandle stream;
+};
+
+/// A record for the results of a graph's batch, written except for the statistics.
+struct GraphRecord {
+  Reservation room;
+  BatchSize size;
+  std::span<const PlannedTensor> items;
+  std::span<const std::uint32_t> sources;  // by item: number of the result, or device::kNoResult
+  const GraphBatch& batch;
   std::uint64_t guard;
   StreamHandle stream;
 };
@@ -75,6 +87,24 @@ class DeviceEngine {
   /// Locked, after kFits. False if the device rejected the work; the record is not committed.
   bool launch(const DeviceBatch& batch) noexcept;
   std::uint64_t next_guard() noexcept;  // locked; never 0
+
+  // ---- graphs (device_engine_graphs.cpp)
+  /// The batches of graphs; locked.
+  DeviceGraphs& graphs() noexcept { return graphs_; }
+  Device& device() noexcept { return *device_; }  // locked, while on()
+  /// Whether there are graphs with batches.
+  bool has_graphs() const noexcept { return has_graphs_.load(std::memory_order_relaxed); }
+  /// Locked. Frees memory of graphs that have ended.
+  void sweep_graphs() noexcept;
+  bool arm_graphs(StreamHandle stream) noexcept;
+  /// False without an epoch. Otherwise end_collection() must follow.
+  bool begin_collection(std::vector<std::shared_ptr<const GraphBatch>>& batches) noexcept;
+  /// Ends the collection and the epoch.
+  void end_collection(StreamHandle stream) noexcept;
+  /// Locked. Size of the pinned memory of a collection of `entries` entries, for find_room().
+  static TableSize collection_table(std::uint64_t entries) noexcept;
+  /// Locked, after kFits for collection_table(). Like launch().
+  bool collect(const GraphRecord& record) noexcept;
 
   bool mark_step_end(std::int64_t step, std::span<DeviceEngine* const> others) noexcept;
   bool busy() noexcept;
@@ -117,6 +147,8 @@ class DeviceEngine {
                    const DeviceCommit& commit) noexcept;
   void note_duration(std::chrono::steady_clock::duration duration) noexcept;
   bool commit_marker(const Reservation& room, const Events& events) noexcept;
+  std::uint64_t read_batches() const noexcept;
+  void count_collected(const InFlightRecord& record) noexcept;
   void keep_record(Allocation& allocation, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
   bool commits_by_host() const noexcept { return commit_mode_ == CommitMode::kPoll; }
 
@@ -133,7 +165,10 @@ class DeviceEngine {
   // Number of quick batches until may_wait() is false; written under the mutex. Relaxed: a hint.
   std::atomic<std::uint32_t> quick_to_go_{0};
 
+  std::atomic<bool> has_graphs_{false};  // relaxed: a hint outside of the mutex
+
   std::mutex mutex_;  // guards all following members
+  DeviceGraphs graphs_;
   DeviceInfo info_;
   std::string error_;
   bool closed_ = false;

@@ -87,6 +87,7 @@ void DeviceEngine::end_record(InFlightRecord& record) noexcept {
     commit_now(record.commit);
     --polled_;
   }
+  if (record.outcome != nullptr) count_collected(record);
   record.commit.word = nullptr;
   --in_flight_;
 }
@@ -100,6 +101,8 @@ bool DeviceEngine::lose(InFlightRecord& record) noexcept {
     slot.kind = static_cast<std::uint32_t>(RecordKind::kAborted);
     commit_now(record.commit);
     main_.count_drop(DropReason::kDeviceError, record.tensors, record.bytes);
+  } else if (record.outcome != nullptr) {
+    count_collected(record);
   }
   if (record.by_host) --polled_;
   record.commit.word = nullptr;
@@ -251,7 +254,12 @@ bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
   reclaim();
-  return !lost_track_ && launched_ - table_allocations_.size() - (unfenced_.table ? 1 : 0) >= batches;
+  return !lost_track_ && read_batches() >= batches;
+}
+
+/// Number of batches whose kernels have ended. Locked.
+std::uint64_t DeviceEngine::read_batches() const noexcept {
+  return launched_ - table_allocations_.size() - (unfenced_.table ? 1 : 0);
 }
 
 DeviceReport DeviceEngine::report() noexcept {
@@ -289,14 +297,16 @@ void DeviceEngine::close() noexcept {
     std::this_thread::sleep_for(kClosePause);
     lock.lock();
   }
+  const bool replayed = device_ != nullptr && graphs_.close(*device_);
   stop_polling_ = true;
   poll_wanted_.notify_one();
   lock.unlock();
   if (poller_ != nullptr) poller_->join();
   lock.lock();
   poller_.reset();
-  if (table_allocations_.size() + payload_allocations_.size() > 0 || lost_track_) {
-    // The device may still read and write, so its memory and the memory of the ring are not freed.
+  if (table_allocations_.size() + payload_allocations_.size() > 0 || lost_track_ || replayed) {
+    // The device may still read and write, so its memory and the memory of the ring are not freed. Graphs
+    // that may be replayed contain kernels of the device.
     leak_on_purpose(std::move(device_));
     leak_on_purpose(std::move(lane_memory_));
   }

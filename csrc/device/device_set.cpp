@@ -196,6 +196,31 @@ CaptureResult DeviceSet::capture(const DeviceGroup& group, const StepContext& st
   return result;
 }
 
+std::vector<int> DeviceSet::devices_with_graphs() const {
+  std::vector<int> found;
+  if (!guard_->here()) return found;
+  for (const LaneSlot& slot : lane_slots()) {
+    const int device = slot.device.load(std::memory_order_relaxed);
+    const DeviceCapture* const capture = ready(device);
+    if (capture != nullptr && capture->has_graphs()) found.push_back(device);
+  }
+  return found;
+}
+
+bool DeviceSet::arm_graphs(int device, StreamHandle stream) noexcept {
+  DeviceCapture* const capture = guard_->here() ? ready(device) : nullptr;
+  return capture != nullptr && capture->arm_graphs(stream);
+}
+
+CaptureResult DeviceSet::collect_graphs(int device, StreamHandle stream, const StepContext& step_context,
+                                        RoomWaiter waiter) {
+  DeviceCapture* const capture = guard_->here() ? ready(device) : nullptr;
+  if (capture == nullptr) return {};
+  const CaptureResult result = capture->collect_graphs(step_context, stream, waiter);
+  if (!capture->in_use()) refused_.store(true, std::memory_order_relaxed);  // as in capture()
+  return result;
+}
+
 bool DeviceSet::may_wait(int device) const noexcept {
   const DeviceCapture* const capture = guard_->here() ? ready(device) : nullptr;
   return capture != nullptr && capture->may_wait();

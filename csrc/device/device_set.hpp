@@ -104,6 +104,13 @@ class DeviceSet {
   /// Like DeviceCapture::capture(). The device must have been prepared.
   CaptureResult capture(const DeviceGroup& group, const StepContext& step_context, RoomWaiter waiter);
 
+  /// Devices with graphs whose tensors may be collected. Cheap if there are none.
+  std::vector<int> devices_with_graphs() const;
+  /// DeviceCapture::arm_graphs() and DeviceCapture::collect_graphs() of a device.
+  bool arm_graphs(int device, StreamHandle stream) noexcept;
+  CaptureResult collect_graphs(int device, StreamHandle stream, const StepContext& step_context,
+                               RoomWaiter waiter);
+
   /// Whether the next capture on the device, or on any device, may wait in its driver. Such a call must be
   /// made without the GIL.
   bool may_wait(int device) const noexcept;

@@ -65,8 +65,35 @@ struct Launch {
   // finishes the last item stores commit_value there after all results, with release for the whole system.
   std::uint64_t* commit_word;
   std::uint64_t commit_value;
+  // stats, in a graph: a word in device memory. If it is 0, the launch does nothing. Otherwise the value of
+  // the word is stored to commit_word, in place of commit_value. Null outside of graphs.
+  const std::uint64_t* gate;
 };
-static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 80);
+static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 88);
+
+/// Value of Collection::sources for an entry whose statistics the host has written.
+inline constexpr std::uint32_t kNoResult = 0xFFFFFFFF;
+
+/// Parameter of the kernel that copies results of a graph's statistics kernel into a record, by value.
+///
+/// The batch counts if `ran` is `epoch`, and if no other batch has claimed the same tensors in this epoch.
+/// Otherwise nothing is copied, and the record becomes an aborted one.
+struct Collection {
+  const TensorStats* results;    // result i is i * stride bytes after it; device memory
+  TensorStats* entries;          // statistics of entry i, in the same distances; in the ring
+  std::uint64_t stride;          // sizeof(Entry)
+  const std::uint32_t* sources;  // by entry: the number of the result, or kNoResult; pinned memory
+  std::uint64_t epoch;
+  const std::uint64_t* ran;    // epoch of the last replay; device memory, like the next word
+  std::uint64_t* claim;        // epoch of the last batch with these tensors that counted
+  std::uint64_t* outcome;      // 1: the record has the results, 2: it is aborted; pinned memory
+  std::uint32_t* kind;         // kind of the record, in its slot of the ring
+  std::uint64_t* commit_word;  // null: the host commits
+  std::uint64_t commit_value;
+  std::uint32_t count;    // number of entries
+  std::uint32_t aborted;  // the kind of an aborted record
+};
+static_assert(sizeof(Collection) == 96);
 
 inline constexpr std::uint32_t kInlineItems = 32;
 inline constexpr std::uint32_t kInlineLayouts = 8;

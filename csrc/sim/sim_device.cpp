@@ -113,6 +113,7 @@ std::uint64_t SimDevice::free_bytes() noexcept {
 
 bool SimDevice::is_capturing(StreamHandle stream) noexcept {
   const std::scoped_lock lock(mutex_);
+  if (captures_.contains(stream)) return true;
   const auto found = capturing_.find(stream);
   return found != capturing_.end() && found->second;
 }
@@ -142,8 +143,13 @@ bool SimDevice::push(StreamHandle stream, SimWork& work) noexcept {
     rejected_.store(true, std::memory_order_relaxed);
     return false;
   }
-  if (is_capturing(stream)) control_.violations.fetch_add(1, std::memory_order_relaxed);
   try {
+    if (is_capturing(stream)) {
+      const bool allowed = work.kind == SimWork::Kind::kGate ||
+                           (work.kind == SimWork::Kind::kStats && work.launch.gate != nullptr);
+      if (!allowed) control_.violations.fetch_add(1, std::memory_order_relaxed);
+      return allowed && record(stream, work);
+    }
     return stream_of(stream).push(work);
   } catch (const std::bad_alloc&) {
     return false;
@@ -227,7 +233,88 @@ std::string SimDevice::first_error() const {
 
 void SimDevice::enqueue(StreamHandle stream, std::function<void()> work) {
   SimWork call{.kind = SimWork::Kind::kCall, .call = std::move(work)};
-  (void)stream_of(stream).push(call);
+  if (!record(stream, call)) (void)stream_of(stream).push(call);
+}
+
+// ---- graphs
+
+std::uint64_t SimDevice::capture_id(StreamHandle stream) noexcept {
+  const std::scoped_lock lock(mutex_);
+  const auto found = captures_.find(stream);
+  return found != captures_.end() ? found->second : 0;
+}
+
+bool SimDevice::watch_graph(StreamHandle stream, void (*ended)(void*), void* data) noexcept {
+  const std::scoped_lock lock(mutex_);
+  const auto found = captures_.find(stream);
+  if (found == captures_.end()) return false;
+  try {
+    graphs_.at(found->second).life->watchers.emplace_back(ended, data);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool SimDevice::open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept {
+  SimWork work{.kind = SimWork::Kind::kGate, .to = gate, .from = armed};
+  return push(stream, work);
+}
+
+bool SimDevice::set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept {
+  SimWork work{.kind = SimWork::Kind::kDeviceWord, .to = word, .bytes = value};
+  return push(stream, work);
+}
+
+bool SimDevice::collect(StreamHandle stream, const device::Collection& collection) noexcept {
+  SimWork work{.kind = SimWork::Kind::kCollect, .collection = collection};
+  return push(stream, work);
+}
+
+std::uint64_t SimDevice::begin_capture(StreamHandle stream) {
+  const std::scoped_lock lock(mutex_);
+  const std::uint64_t number = ++graph_count_;
+  graphs_[number];
+  captures_[stream] = number;
+  return number;
+}
+
+void SimDevice::end_capture(StreamHandle stream) {
+  const std::scoped_lock lock(mutex_);
+  captures_.erase(stream);
+}
+
+/// Adds the work to the graph that the stream is being captured into. False if it is not being captured.
+bool SimDevice::record(StreamHandle stream, const SimWork& work) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = captures_.find(stream);
+  if (found == captures_.end()) return false;
+  graphs_.at(found->second).work.push_back(work);
+  return true;
+}
+
+bool SimDevice::replay(std::uint64_t graph, StreamHandle stream) {
+  std::vector<SimWork> copies;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = graphs_.find(graph);
+    if (found == graphs_.end()) return false;
+    copies = found->second.work;
+    for (SimWork& work : copies) work.graph = found->second.life;
+  }
+  if (control_.failed.load(std::memory_order_relaxed)) return false;
+  bool good = true;
+  for (SimWork& work : copies) good = stream_of(stream).push(work) && good;
+  return good;
+}
+
+void SimDevice::destroy_graph(std::uint64_t graph) {
+  SimGraph ended;  // its watchers are called without the mutex
+  const std::scoped_lock lock(mutex_);
+  const auto found = graphs_.find(graph);
+  if (found == graphs_.end()) return;
+  ended = std::move(found->second);
+  graphs_.erase(found);
 }
 
 bool SimDevice::synchronize(StreamHandle stream) {

@@ -5,6 +5,9 @@
 // kernel arguments are read at the launch, and memory when the work runs. The host learns of finished work
 // only by query_event() and by commit words; ThreadSanitizer reports any other access as a data race.
 //
+// A graph is the list of the work that was enqueued on one stream during a capture. A replay enqueues a copy
+// of this work. Only work that a graph may contain is accepted during a capture; other work is a violation.
+//
 // Streams of make_stream() belong to the device. Any other handle is a stream of the training, created at its
 // first use; enqueue() adds work to it.
 //
@@ -77,6 +80,11 @@ class SimDevice final : public Device {
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
   bool wait_event(StreamHandle stream, EventHandle event) noexcept override;
   EventState query_event(EventHandle event) noexcept override;
+  std::uint64_t capture_id(StreamHandle stream) noexcept override;
+  bool watch_graph(StreamHandle stream, void (*ended)(void*), void* data) noexcept override;
+  bool open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept override;
+  bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept override;
+  bool collect(StreamHandle stream, const device::Collection& collection) noexcept override;
   bool is_lost() const noexcept override { return control_.failed.load(std::memory_order_relaxed); }
   std::string first_error() const override;
 
@@ -84,7 +92,15 @@ class SimDevice final : public Device {
   void enqueue(StreamHandle stream, std::function<void()> work);
   /// Waits until all enqueued work of the stream has run. False if the device has lost it.
   bool synchronize(StreamHandle stream);
+  /// Makes the stream seem to be captured by a library that does not provide the graph.
   void set_capturing(StreamHandle stream, bool capturing);
+  /// Captures later work of the stream into a graph. Returns its number.
+  std::uint64_t begin_capture(StreamHandle stream);
+  void end_capture(StreamHandle stream);
+  /// Enqueues the work of a graph. False if the device has failed, or if there is no such graph.
+  bool replay(std::uint64_t graph, StreamHandle stream);
+  /// Destroys a graph. Enqueued work of replays still runs.
+  void destroy_graph(std::uint64_t graph);
   /// Stops all work until resume(). Enqueued work stays pending.
   void pause() noexcept { control_.paused.store(true, std::memory_order_relaxed); }
   void resume() noexcept { control_.paused.store(false, std::memory_order_relaxed); }
@@ -102,6 +118,13 @@ class SimDevice final : public Device {
     std::uint64_t bytes;
   };
 
+  /// A graph: the work to replay.
+  struct SimGraph {
+    std::vector<SimWork> work;
+    std::shared_ptr<SimGraphLife> life = std::make_shared<SimGraphLife>();
+  };
+
+  bool record(StreamHandle stream, const SimWork& work);
   void* allocate_guarded(std::uint64_t bytes) noexcept;
   bool push(StreamHandle stream, SimWork& work) noexcept;
   SimStream& stream_of(StreamHandle handle);
@@ -117,6 +140,9 @@ class SimDevice final : public Device {
   std::vector<std::shared_ptr<SimEvent>> events_;
   std::unordered_map<StreamHandle, std::unique_ptr<SimStream>> streams_;
   std::unordered_map<StreamHandle, bool> capturing_;
+  std::unordered_map<StreamHandle, std::uint64_t> captures_;  // streams that are being captured: their graphs
+  std::unordered_map<std::uint64_t, SimGraph> graphs_;
+  std::uint64_t graph_count_ = 0;
 };
 
 }  // namespace tdcore

@@ -159,6 +159,35 @@ bool run_inline(SimPace& pace, const device::InlineLaunch& launch) noexcept {
   return sound;
 }
 
+bool claim_batch(const device::Collection& collection) noexcept {
+  const bool counts = *collection.ran == collection.epoch && *collection.claim != collection.epoch;
+  if (counts) {
+    *collection.claim = collection.epoch;
+  } else {
+    *collection.kind = collection.aborted;
+  }
+  *collection.outcome = counts ? 1 : 2;
+  return counts;
+}
+
+void copy_results(SimPace& pace, const device::Collection& collection) noexcept {
+  constexpr std::size_t kCountBytes = sizeof(TensorStats::count);
+  for (std::uint32_t entry = collection.count; entry-- > 0;) {
+    const std::uint32_t source = collection.sources[entry];
+    if (source == device::kNoResult) continue;
+    const auto* const from =
+        reinterpret_cast<const std::byte*>(collection.results) + source * collection.stride;
+    auto* const to = reinterpret_cast<std::byte*>(collection.entries) + entry * collection.stride;
+    std::memcpy(to + kCountBytes, from + kCountBytes, sizeof(TensorStats) - kCountBytes);
+    pace.pause();
+    std::uint64_t count = 0;
+    std::memcpy(&count, from, kCountBytes);
+    // Release: pairs with the acquire of the consumer that checks for early commit words.
+    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(to))
+        .store(count, std::memory_order_release);
+  }
+}
+
 std::uint16_t narrow_float(double value, int exponent_bits, int mantissa_bits) noexcept {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const unsigned infinity = ((1U << exponent_bits) - 1U) << mantissa_bits;

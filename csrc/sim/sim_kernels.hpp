@@ -24,6 +24,11 @@ bool run_pack(SimPace& pace, const device::Launch& launch) noexcept;
 /// Runs the statistics kernel with a table in its parameters.
 bool run_inline(SimPace& pace, const device::InlineLaunch& launch) noexcept;
 
+/// First part of a collection: whether the batch counts. Writes the claim, the outcome and the kind.
+bool claim_batch(const device::Collection& collection) noexcept;
+/// Second part, for a batch that counts. Each count is stored last, with release.
+void copy_results(SimPace& pace, const device::Collection& collection) noexcept;
+
 /// The bits of `value` as a float with these numbers of exponent and mantissa bits, rounded to nearest, ties
 /// to even.
 std::uint16_t narrow_float(double value, int exponent_bits, int mantissa_bits) noexcept;

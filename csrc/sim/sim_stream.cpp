@@ -34,6 +34,12 @@ void store_word(void* to, std::uint64_t value) noexcept {
   std::atomic_ref<std::uint64_t>(*static_cast<std::uint64_t*>(to)).store(value, std::memory_order_release);
 }
 
+std::uint64_t load_word(const void* from) noexcept {
+  // Acquire: as store_word() of another stream.
+  auto* const word = static_cast<std::uint64_t*>(const_cast<void*>(from));
+  return std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+}
+
 void add_violation(SimControl& control) noexcept {
   control.violations.fetch_add(1, std::memory_order_relaxed);
 }
@@ -123,6 +129,7 @@ void SimStream::run() noexcept {
     node->work.call = nullptr;
     node->work.event = nullptr;
     node->work.inlined = nullptr;
+    node->work.graph = nullptr;
     done_.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -140,7 +147,16 @@ bool SimStream::wait_for(const SimEvent& event, std::uint32_t generation) noexce
   }
 }
 
+/// Runs a statistics kernel of a graph, unless its gate is closed.
+void SimStream::perform_gated(const SimWork& work) noexcept {
+  const std::uint64_t epoch = load_word(work.launch.gate);
+  if (epoch == 0) return;
+  if (!run_stats(pace_, work.launch)) add_violation(control_);
+  store_word(work.launch.commit_word, epoch);
+}
+
 void SimStream::perform_launch(const SimWork& work) noexcept {
+  if (work.launch.gate != nullptr) return perform_gated(work);
   const bool commits = work.kind != SimWork::Kind::kPack && work.launch.commit_word != nullptr;
   const bool early = commits && control_.early_words && pace_.draw(2) == 0;
   if (early) {
@@ -152,6 +168,15 @@ void SimStream::perform_launch(const SimWork& work) noexcept {
                                                           : run_pack(pace_, work.launch);
   if (!sound) add_violation(control_);
   if (commits && !early) store_word(work.launch.commit_word, work.launch.commit_value);
+}
+
+void SimStream::perform_collection(const device::Collection& collection) noexcept {
+  const bool early = collection.commit_word != nullptr && control_.early_words && pace_.draw(2) == 0;
+  const bool counts = claim_batch(collection);
+  if (early && counts) store_word(collection.commit_word, collection.commit_value);
+  if (counts) copy_results(pace_, collection);
+  if (collection.commit_word != nullptr && !(early && counts))
+    store_word(collection.commit_word, collection.commit_value);
 }
 
 void SimStream::perform(SimWork& work, const Node& node) noexcept {
@@ -189,6 +214,12 @@ void SimStream::perform(SimWork& work, const Node& node) noexcept {
     case Kind::kCall:
       work.call();
       return;
+    case Kind::kGate:
+      return store_word(work.to, load_word(work.from));
+    case Kind::kDeviceWord:
+      return store_word(work.to, work.bytes);
+    case Kind::kCollect:
+      return perform_collection(work.collection);
   }
 }
 

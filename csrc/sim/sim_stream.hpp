@@ -12,6 +12,8 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "device/device.hpp"
 #include "sim/sim_pace.hpp"
@@ -39,17 +41,46 @@ struct SimEvent : std::enable_shared_from_this<SimEvent> {
   std::atomic<bool> abandoned{false};      // relaxed: no thread waits any more
 };
 
+/// Object that lives as long as a graph or work of its replays.
+class SimGraphLife {
+ public:
+  SimGraphLife() = default;
+  SimGraphLife(const SimGraphLife&) = delete;
+  SimGraphLife& operator=(const SimGraphLife&) = delete;
+  ~SimGraphLife() {
+    for (const auto& [ended, data] : watchers) ended(data);
+  }
+
+  std::vector<std::pair<void (*)(void*), void*>> watchers;  // under the mutex of the device
+};
+
 struct SimWork {
-  enum class Kind { kCopy, kCopyOut, kFill, kStats, kPack, kInline, kWord, kRecord, kWait, kCall };
+  enum class Kind {
+    kCopy,
+    kCopyOut,
+    kFill,
+    kStats,
+    kPack,
+    kInline,
+    kWord,
+    kRecord,
+    kWait,
+    kCall,
+    kGate,        // copies the word `from` to `to`
+    kDeviceWord,  // a word of device memory
+    kCollect,
+  };
   Kind kind = Kind::kCall;
   void* to = nullptr;
   const void* from = nullptr;
   std::uint64_t bytes = 0;  // or the value of the word
   device::Launch launch{};
   std::unique_ptr<const device::InlineLaunch> inlined{};  // kInline
+  device::Collection collection{};
   std::shared_ptr<SimEvent> event{};
   std::uint32_t generation = 0;
   std::function<void()> call{};
+  std::shared_ptr<const SimGraphLife> graph{};  // work of a replay
 };
 
 class SimStream {
@@ -70,6 +101,8 @@ class SimStream {
   bool take_turn() noexcept;
   void perform(SimWork& work, const Node& node) noexcept;
   void perform_launch(const SimWork& work) noexcept;
+  void perform_gated(const SimWork& work) noexcept;
+  void perform_collection(const device::Collection& collection) noexcept;
   bool wait_for(const SimEvent& event, std::uint32_t generation) noexcept;
   void wait_for_queue() noexcept;
   bool leaving() const noexcept;

@@ -215,6 +215,26 @@ EXPORT int cuStreamIsCapturing(void*, int* status) {
   *status = fake().capture_status;
   return enter_current("cuStreamIsCapturing");
 }
+EXPORT int cuStreamGetCaptureInfo_v2(void*, int* status, std::uint64_t* id, void** graph, const void**,
+                                     std::size_t*) {
+  return done(enter_current("cuStreamGetCaptureInfo"), [&] {
+    *status = fake().capture_status;
+    *id = fake().capture_id;
+    if (graph != nullptr) *graph = &fake();
+  });
+}
+EXPORT int cuUserObjectCreate(void** object, void* data, void (*destroy)(void*), unsigned references,
+                              unsigned flags) {
+  if (references != 1 || flags != 1) return 1;
+  return done(enter_current("cuUserObjectCreate"), [&] {
+    *object = data;
+    fake().graph_ended = destroy;
+  });
+}
+EXPORT int cuGraphRetainUserObject(void* graph, void* object, unsigned references, unsigned flags) {
+  if (graph != &fake() || references != 1 || flags != 1) return 1;
+  return done(enter_current("cuGraphRetainUserObject"), [&] { fake().graph_data = object; });
+}
 EXPORT int cuStreamWaitEvent(void*, void*, unsigned) { return enter_current("cuStreamWaitEvent"); }
 EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) { return std::swap(*mode, fake().capture_mode), 0; }
 EXPORT int cuEventCreate(void** event, unsigned flags) {
@@ -243,10 +263,13 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, u
       auto* word = *static_cast<std::uint64_t**>(parameters[0]);
       word = reinterpret_cast<std::uint64_t*>(reinterpret_cast<std::uintptr_t>(word) - fake().moved_by);
       if (!fake().drop_commit_kernel) *word = *static_cast<std::uint64_t*>(parameters[1]);
+    } else if (name == "tdcore_gate") {
+      **static_cast<std::uint64_t**>(parameters[0]) = **static_cast<const std::uint64_t**>(parameters[1]);
     } else {
       const char* const launch = static_cast<const char*>(parameters[0]);
-      const std::size_t bytes =
-          name == "tdcore_stats" ? sizeof(tdcore::device::InlineLaunch) : sizeof(tdcore::device::Launch);
+      const std::size_t bytes = name == "tdcore_stats"     ? sizeof(tdcore::device::InlineLaunch)
+                                : name == "tdcore_collect" ? sizeof(tdcore::device::Collection)
+                                                           : sizeof(tdcore::device::Launch);
       seen.launch.assign(launch, launch + bytes);
     }
     fake().launches.push_back(seen);

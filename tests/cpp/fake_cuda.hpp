@@ -15,7 +15,7 @@ struct FakeLaunch {
   unsigned blocks;
   unsigned threads;
   std::uintptr_t stream;
-  std::vector<char> launch;  // the parameter, a device::Launch or a device::InlineLaunch
+  std::vector<char> launch;  // the parameter: a device::Launch, InlineLaunch or Collection
 };
 
 struct FakeCuda {
@@ -32,12 +32,15 @@ struct FakeCuda {
   std::map<std::string, int> fail_at;    // function -> number of the call, from 1, that fails with 2
   std::set<std::string> refused_images;  // beginnings of images that module loading rejects with 209
   int capture_status = 0;
+  std::uint64_t capture_id = 0;
 
   // Observed calls.
   std::map<std::string, int> calls;
   std::map<std::uintptr_t, std::uint64_t> registered;  // address -> bytes
   int strict = 0;  // number of calls that may wait and were not in relaxed mode
   std::vector<FakeLaunch> launches;
+  void (*graph_ended)(void*) = nullptr;  // of the user object that the graph has taken
+  void* graph_data = nullptr;
   std::vector<std::string> images;
   std::vector<int> priorities;
   int live =

@@ -37,6 +37,9 @@ static_assert(kHostPortable == CU_MEMHOSTALLOC_PORTABLE && kHostPortable == CU_M
 static_assert(kHostDeviceMap == CU_MEMHOSTALLOC_DEVICEMAP && kHostDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING && kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
 static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED && CU_STREAM_CAPTURE_STATUS_NONE == 0);
+static_assert(kCaptureActive == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+static_assert(kUserObjectNoDestructorSync == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+static_assert(kGraphUserObjectMove == CU_GRAPH_USER_OBJECT_MOVE);
 static_assert(kAttributeMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 static_assert(kAttributeMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(kAttributeMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

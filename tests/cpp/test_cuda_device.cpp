@@ -332,6 +332,46 @@ void what_cannot_be_opened_says_why_and_leaves_nothing() {
   REQUIRE(bench.reason.find("CUDA_VISIBLE_DEVICES") != std::string::npos);
 }
 
+void a_captured_stream_gets_only_kernels_and_its_graph_is_watched() {
+  Bench bench;
+  cuda::CudaDevice& device = bench.open();
+  int ended = 0;
+  const auto end = [](void* data) { ++*static_cast<int*>(data); };
+  REQUIRE(device.capture_id(5) == 0 && !device.watch_graph(5, end, &ended));  // not captured
+  bench.fake.capture_status = 1;
+  bench.fake.capture_id = 77;
+  REQUIRE(device.capture_id(5) == 77 && device.watch_graph(5, end, &ended) && ended == 0);
+  REQUIRE(bench.fake.graph_data == &ended);
+  bench.fake.graph_ended(bench.fake.graph_data);
+  REQUIRE(ended == 1);
+  std::uint64_t gate = 0, armed = 9;
+  bench.fake.launches.clear();
+  REQUIRE(device.open_gate(5, &gate, &armed) && gate == 9);
+  REQUIRE(device.set_word(5, &armed, 10) && armed == 10);
+  REQUIRE(device.collect(5, device::Collection{}));
+  REQUIRE(bench.fake.launches.size() == 3 && bench.fake.launches[2].kernel == "tdcore_collect");
+  for (const FakeLaunch& launch : bench.fake.launches) REQUIRE(launch.blocks == 1 && launch.stream == 5);
+  REQUIRE(bench.fake.launches[0].threads == 1 && bench.fake.launches[2].threads == device::kThreads);
+  REQUIRE(bench.fake.strict == 0 && bench.fake.not_current == 0);
+  bench.fake.capture_status = 2;  // invalidated
+  REQUIRE(device.capture_id(5) == 0);
+  bench.fake.capture_status = 0;
+  bench.fake.failing["cuStreamGetCaptureInfo"] = 906;  // the default stream, while another one is captured
+  REQUIRE(device.capture_id(0) == 0 && device.first_error().empty());
+}
+
+void a_driver_without_graph_functions_captures_no_graphs() {
+  Bench bench;
+  cuda::Driver without = *bench.driver;
+  without.stream_get_capture_info = nullptr;
+  without.user_object_create = nullptr;
+  bench.fake.capture_status = 1;
+  bench.fake.capture_id = 77;
+  const auto device = cuda::CudaDevice::open(without, 0, options(), bench.reason);
+  REQUIRE(device != nullptr && device->capture_id(5) == 0);
+  REQUIRE(!device->watch_graph(5, [](void*) {}, nullptr) && device->first_error().empty());
+}
+
 void a_child_gives_nothing_back() {
   Bench bench;
   bench.open();
@@ -371,6 +411,8 @@ int main() {
   CASE(a_refused_write_takes_the_next_commit_mode);
   CASE(a_busy_device_polls);
   CASE(what_cannot_be_opened_says_why_and_leaves_nothing);
+  CASE(a_captured_stream_gets_only_kernels_and_its_graph_is_watched);
+  CASE(a_driver_without_graph_functions_captures_no_graphs);
   CASE(a_child_gives_nothing_back);
 #undef CASE
   return result();

@@ -1,6 +1,7 @@
 // The extension tests._sim: simulated devices for the rings of tdcore._core. Wheels do not contain it.
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,6 +47,25 @@ SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t se
   return {ring, device};
 }
 
+/// Copies bytes into an array, in the order of the stream's work, like work of a training.
+void store(const SimulatedDevice& self, StreamHandle stream, const py::buffer& target,
+           const py::bytes& values) {
+  const py::buffer_info info = target.request(true);
+  std::string bytes = values;
+  if (info.itemsize * info.size != static_cast<py::ssize_t>(bytes.size()))
+    throw py::value_error("the array has " + std::to_string(info.itemsize * info.size) + " bytes, got " +
+                          std::to_string(bytes.size()));
+  void* const to = info.ptr;
+  const py::gil_scoped_release unlocked;  // the queue of the stream may be full
+  self.device->enqueue(stream,
+                       [to, bytes = std::move(bytes)] { std::memcpy(to, bytes.data(), bytes.size()); });
+}
+
+constexpr const char* kStoreDoc =
+    R"(Enqueue a copy of bytes into a C-contiguous array of the same size, as work of the training.
+
+During begin_capture() the copy becomes a part of the graph. The array must live until the work has run.)";
+
 constexpr const char* kSimulateDoc =
     R"(Make device `id` of a ring a simulated device. Its memory is host memory, and its streams are threads.
 
@@ -90,6 +110,28 @@ void bind_simulated_device(py::module_& module) {
           },
           py::arg("stream"), py::arg("capturing"),
           "Set whether the stream is being captured into a CUDA graph.")
+      .def(
+          "begin_capture",
+          [](const SimulatedDevice& self, StreamHandle stream) { return self.device->begin_capture(stream); },
+          py::arg("stream"),
+          "Capture later work of the stream into a CUDA graph. Returns the number of the graph.")
+      .def(
+          "end_capture",
+          [](const SimulatedDevice& self, StreamHandle stream) { self.device->end_capture(stream); },
+          py::arg("stream"), "End the capture.")
+      .def(
+          "replay",
+          [](const SimulatedDevice& self, std::uint64_t graph, StreamHandle stream) {
+            const py::gil_scoped_release unlocked;
+            return self.device->replay(graph, stream);
+          },
+          py::arg("graph"), py::arg("stream"),
+          "Enqueue the work of a graph. Returns False if the device has failed, or without such a graph.")
+      .def(
+          "destroy_graph",
+          [](const SimulatedDevice& self, std::uint64_t graph) { self.device->destroy_graph(graph); },
+          py::arg("graph"), "Destroy a graph. Its enqueued work still runs.")
+      .def("store", &store, py::arg("stream"), py::arg("target"), py::arg("values"), kStoreDoc)
       .def(
           "synchronize",
           [](const SimulatedDevice& self, StreamHandle stream) {

@@ -19,6 +19,7 @@ from tdcore.hooks.pytorch.compile.tracing import (
     tracing_state,
 )
 from tdcore.hooks.pytorch.forward.entries import is_running
+from tdcore.hooks.pytorch.steps import graphs
 from tdcore.hooks.pytorch.steps.driver_state import EVAL, NONE_OPEN, PREDICT, TRAIN, WITH_GRADIENTS
 from tdcore.hooks.pytorch.steps.gpu_times import cuda_events
 from tdcore.hooks.pytorch.steps.optimizer_steps import OptimizerSteps
@@ -92,6 +93,8 @@ class TrainingDriver(OptimizerSteps):
             self._fault("steps", error)
             return
         plan = self._clock.plan
+        if plan is None and graphs.records_graph():
+            plan = self._save_into_graph(root, trains=trains)
         if plan is not None:
             spent = self._recorder.spent_ns
             root.join(self, module, plan, args, kwargs, trains=trains)
@@ -193,6 +196,8 @@ class TrainingDriver(OptimizerSteps):
     def _finish(self) -> None:
         self._updates.add(NONE_OPEN)
         self._end_step()
+        if self._graphs.armed:
+            self._guarded("CUDA graphs", self._graphs.end)
 
     def _missing(self) -> Iterator[str]:
         if not self._listens or not self._clock.begun:

@@ -35,6 +35,7 @@ from tdcore.hooks.pytorch.distributed.sharding import LocalShards
 from tdcore.hooks.pytorch.forward.losses import LossHooks
 from tdcore.hooks.pytorch.parameters.grad_scaler import Scalers
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerNumbering
+from tdcore.hooks.pytorch.steps.graphs import GraphStatistics
 from tdcore.hooks.pytorch.steps.root import Root
 from tdcore.hooks.step_timer import FORWARD
 from tdcore.modes import ModeKeys
@@ -58,6 +59,7 @@ class DriverState(BaseHook):
         self._numbering = OptimizerNumbering()
         self._scalers = Scalers()
         self._gate = CompiledRoot()  # for the first root and compiled losses
+        self._graphs = GraphStatistics(self._ring)
         self._local_shards = self._recorder.localize = LocalShards(self._names, self._notes, self._recorder)
         self._losses = LossHooks(self._recorder, weakref.WeakMethod(self._fault), self._notes, self._gate)
         self._replicas = Replicas()

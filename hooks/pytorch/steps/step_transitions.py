@@ -36,6 +36,30 @@ _NEVER_SAVED = (
 class StepTransitions(DriverState):
     """The part of the hook that begins and ends steps."""
 
+    def _begin_step(self, mode: int) -> Plan | None:
+        """Start the next step, as BaseHook does, and collect the statistics of CUDA graphs."""
+        if self._graphs.armed:
+            self._guarded("CUDA graphs", self._graphs.end)
+        plan = super()._begin_step(mode)
+        if plan is not None:
+            self._guarded("CUDA graphs", self._graphs.begin, self._clock.now.step_id)
+        return plan
+
+    def _save_into_graph(self, root: Root, *, trains: bool) -> Plan:
+        """Treat the step as saved, because the forward is recorded into a CUDA graph.
+
+        Its replays call no hooks, so the tensors of all saved collections become a part of the graph.
+        """
+        plan = self._clock.plan = self._clock.plan_of(self._clock.included)
+        self._unmarked = True
+        if trains:
+            self._start_saving(root)
+        else:
+            self._may_be_attached = self._busy = True
+            if self._losses.modules:
+                self._guarded("losses", self._attach_losses, plan)
+        return plan
+
     def _start_training(self, mode: int) -> None:
         """Begin the next training step."""
         if self._may_be_attached:
@@ -118,6 +142,10 @@ class StepTransitions(DriverState):
         if self._may_be_attached:
             self._rest()
         self._clock.continue_step(suspended)
+        if suspended.plan is not None:
+            if self._graphs.armed:
+                self._guarded("CUDA graphs", self._graphs.end)
+            self._guarded("CUDA graphs", self._graphs.begin, suspended.step_id)
         step, mode, mode_step = suspended.step_id
         self._timer.begin(step, mode, mode_step, self._step_phase, self._recorder.spent_ns)
         if suspended.plan is not None and self._losses.modules:

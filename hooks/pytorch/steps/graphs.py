@@ -1,0 +1,60 @@
+"""Statistics of tensors in CUDA graphs: a replay calls no Python hooks, so the graph computes them itself.
+
+A capture on a stream that is being captured into a CUDA graph adds a launch of the statistics kernel to the
+graph (docs/gpu.md). When a saved step begins, the hook arms these launches. When the next step begins, or at
+the end of the run, the hook collects the results as rows of the saved step. Both are enqueued on the streams
+that are current at these times, so the host may be ahead of the device.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tdcore.hooks.clock import StepId
+
+__all__ = ["GraphStatistics", "current_stream", "records_graph"]
+
+
+def records_graph() -> bool:
+    """Whether the current stream is being captured into a CUDA graph. Does not initialize CUDA."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def current_stream(device: int) -> int:
+    """The handle of the current stream of a CUDA device."""
+    return torch.cuda.current_stream(device).cuda_stream if torch.cuda.is_initialized() else 0
+
+
+class GraphStatistics:
+    """The graphs that are armed for the current saved step.
+
+    Attributes:
+        armed: Whether end() has to collect.
+    """
+
+    __slots__ = ("_devices", "_ring", "_step_id", "armed")
+
+    def __init__(self, ring: Any) -> None:
+        self.armed = False
+        self._ring = ring
+        self._devices: list[int] = []
+        self._step_id = StepId(0, 0, 0)
+
+    def begin(self, step_id: StepId) -> None:
+        """Arm the graphs of all devices for a saved step."""
+        devices = self._ring.graph_devices()
+        if devices:
+            self._step_id = step_id
+            self._devices = [one for one in devices if self._ring.arm_graphs(one, current_stream(one))]
+            self.armed = bool(self._devices)
+
+    def end(self) -> None:
+        """Collect the results of the replays since begin(), as rows of its step."""
+        self.armed = False
+        step, mode, mode_step = self._step_id
+        for device in self._devices:
+            self._ring.collect_graphs(device, current_stream(device), step, mode, mode_step)
