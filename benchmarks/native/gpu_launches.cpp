@@ -6,6 +6,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "device/device_table.hpp"
+
 namespace tdcore::bench {
 namespace {
 
@@ -52,6 +54,7 @@ device::ItemLayout layout_of(const Shape& shape) {
       layout.strides[layout.ndim++] = shape.strides[i];
     }
   }
+  layout.row_axes = row_axes_of(layout);
   return layout;
 }
 
