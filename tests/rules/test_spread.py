@@ -53,7 +53,8 @@ def test_the_declaration_of_a_rule_is_true_for_its_cases(
     write_copies(tmp_path, trace)
     monkeypatch.setattr("tdcore.rules.spread.judge.make_plan", finest_plan)
     found, number = 0, len(trace.rows)
-    for rows, max_findings in ((250_000, 1000), (5 + number // 5, 1000), (20 + number // 2, 1)):
+    limits = ((5 + number // 5, 1000), (20 + number // 2, 1), (250_000, 1000))
+    for rows, max_findings in limits if case.found else limits[:1]:
         monkeypatch.setattr("tdcore.rules.run_source._BATCH_ROWS", rows)
         whole, _ = judged_both_ways(tmp_path, [case.rule], attempt="all", max_findings=max_findings)
         found += len(whole.findings)
