@@ -450,6 +450,7 @@ void threads() {
     REQUIRE(rig.device->synchronize(9));
     std::uint64_t replayed = 0, plain = 0;
     for (const IndexRow& row : rig.rows()) {
+      if (row.entry.status != EntryStatus::kOk) continue;  // too much work in progress: counted
       REQUIRE(is_of(row, row.entry.name == 1 ? tensor : other));
       ++(row.entry.name == 1 ? replayed : plain);
     }
