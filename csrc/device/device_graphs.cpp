@@ -251,6 +251,7 @@ std::uint64_t DeviceGraphs::tensors() const noexcept {
 // ---- epochs
 
 bool DeviceGraphs::arm(Device& device, StreamHandle stream) noexcept {
+  for (Graph& graph : graphs_) graph.over = graph.ended->load(std::memory_order_acquire);  // as in sweep()
   armed_now_ = device.set_word(stream, words_, epoch_ + 1);
   if (armed_now_) ++epoch_;
   return armed_now_;
@@ -276,7 +277,7 @@ void DeviceGraphs::note_captured(std::span<const TensorRequest> requests) noexce
 std::vector<std::shared_ptr<const GraphBatch>> DeviceGraphs::begin_collection() {
   std::vector<std::shared_ptr<const GraphBatch>> all;
   for (auto graph = graphs_.rbegin(); graph != graphs_.rend(); ++graph)
-    all.insert(all.end(), graph->batches.begin(), graph->batches.end());
+    if (!graph->over) all.insert(all.end(), graph->batches.begin(), graph->batches.end());
   ++collections_;
   return all;
 }

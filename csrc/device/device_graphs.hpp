@@ -112,6 +112,7 @@ class DeviceGraphs {
     std::vector<Block> blocks;
     std::uint64_t used = 0;       // bytes of the last block
     std::uint64_t collected = 0;  // number of launches at the last collection
+    bool over = false;            // had ended before the epoch began, so this epoch has no replays of it
   };
 
   bool set_up(Device& device);

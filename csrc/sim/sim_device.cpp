@@ -185,7 +185,7 @@ bool SimDevice::launch_inline(StreamHandle stream, const device::InlineLaunch& l
   try {
     SimWork work{.kind = SimWork::Kind::kInline,
                  .launch = launch.launch,
-                 .inlined = std::make_unique<const device::InlineLaunch>(launch)};
+                 .inlined = std::make_shared<const device::InlineLaunch>(launch)};
     return push(stream, work);
   } catch (const std::bad_alloc&) {
     return false;

@@ -75,7 +75,7 @@ struct SimWork {
   const void* from = nullptr;
   std::uint64_t bytes = 0;  // or the value of the word
   device::Launch launch{};
-  std::unique_ptr<const device::InlineLaunch> inlined{};  // kInline
+  std::shared_ptr<const device::InlineLaunch> inlined{};  // kInline
   device::Collection collection{};
   std::shared_ptr<SimEvent> event{};
   std::uint32_t generation = 0;

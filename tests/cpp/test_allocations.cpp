@@ -159,6 +159,21 @@ class CountingDevice final : public Device {
   EventState query_event(EventHandle event) noexcept override {
     return inside([&] { return device_.query_event(event); });
   }
+  std::uint64_t capture_id(StreamHandle stream) noexcept override {
+    return inside([&] { return device_.capture_id(stream); });
+  }
+  bool watch_graph(StreamHandle stream, void (*ended)(void*), void* data) noexcept override {
+    return set_up([&] { return device_.watch_graph(stream, ended, data); });
+  }
+  bool open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept override {
+    return inside([&] { return device_.open_gate(stream, gate, armed); });
+  }
+  bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept override {
+    return inside([&] { return device_.set_word(stream, word, value); });
+  }
+  bool collect(StreamHandle stream, const device::Collection& collection) noexcept override {
+    return inside([&] { return device_.collect(stream, collection); });
+  }
   bool is_lost() const noexcept override { return device_.is_lost(); }
   std::string first_error() const override { return device_.first_error(); }
 

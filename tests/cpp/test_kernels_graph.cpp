@@ -28,7 +28,8 @@ void a_launch_with_a_closed_gate_writes_nothing_and_with_an_open_gate_stores_its
   item.stats = &result;
   item.layout = device::kContiguous;
   item.dtype = static_cast<std::uint8_t>(Dtype::kF32);
-  device::Launch launch{};
+  device::InlineLaunch parameter{};
+  device::Launch& launch = parameter.launch;
   launch.items = &item;
   launch.tiles = 3;
   launch.count = 1;
@@ -40,7 +41,7 @@ void a_launch_with_a_closed_gate_writes_nothing_and_with_an_open_gate_stores_its
   launch.gate = &gate;
   const auto replay = [&] {
     emulation::run_blocks(1, 1, 1, 1, [&] { tdcore_gate(&gate, &armed); });
-    emulation::run_blocks(2, device::kThreads, 2, 3, [&] { tdcore_stats(launch); });
+    emulation::run_blocks(2, device::kThreads, 2, 3, [&] { tdcore_stats(parameter); });
   };
   replay();
   REQUIRE(ran == 0 && result.count == 0);

@@ -82,7 +82,13 @@ def _trace(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], w
 
 
 _library = torch.library.Library("tdcore", "DEF")
-_library.define("observe(Tensor(a!) order, Tensor who, Tensor[] values, str what) -> ()")
+# With mode="reduce-overhead" the compiler records CUDA graphs, whose replays call no Python code. The tag
+# (since torch 2.9) makes the compiler divide the code at the operator, so that each run calls the operator.
+_tag = getattr(torch._C.Tag, "cudagraph_unsafe", None)
+_library.define(
+    "observe(Tensor(a!) order, Tensor who, Tensor[] values, str what) -> ()",
+    **({"tags": (_tag,)} if _tag is not None else {}),
+)
 _library.impl("observe", _call, "CompositeExplicitAutograd")
 _library.impl("observe", _trace, "Meta")
 _order = torch.zeros((), dtype=torch.uint8, device="cpu")

@@ -93,7 +93,8 @@ class TrainingDriver(OptimizerSteps):
             self._fault("steps", error)
             return
         plan = self._clock.plan
-        if plan is None and graphs.records_graph():
+        # Compiled code calls tdcore outside of its graphs (operator.py).
+        if plan is None and (args is None or kwargs is not None) and graphs.records_graph():
             plan = self._save_into_graph(root, trains=trains)
         if plan is not None:
             spent = self._recorder.spent_ns
