@@ -46,12 +46,12 @@ struct DeviceCaptureConfig {
   std::uint64_t arena_bytes = std::uint64_t{64} << 20;  // device memory for payloads in flight
   std::uint64_t wanted_arena_bytes = 0;                 // larger arena, within kArenaShareOfFree
   std::uint64_t scratch_bytes = std::uint64_t{16}
-                                << 20;                 // device memory for launch tables and partial results
-  std::uint64_t table_bytes = std::uint64_t{8} << 20;  // pinned memory for the upload of launch tables
+                                << 20;                  // device memory for launch tables and partial results
+  std::uint64_t table_bytes = std::uint64_t{8} << 20;   // pinned memory for the upload of launch tables
   std::uint64_t graph_bytes = std::uint64_t{64} << 20;  // limit of device memory for batches of CUDA graphs
-  std::uint32_t max_items = 8192;                      // maximum number of items of one launch
-  std::uint32_t in_flight = 1024;                      // maximum number of launches in progress
-  std::chrono::milliseconds first_retry{100};          // pause after the device has rejected work
+  std::uint32_t max_items = 8192;                       // maximum number of items of one launch
+  std::uint32_t in_flight = 1024;                       // maximum number of launches in progress
+  std::chrono::milliseconds first_retry{100};           // pause after the device has rejected work
   std::uint64_t direct_bytes = 64 * 1024;  // maximum of a payload that a kernel writes into the record
   bool inline_tables = true;               // false: all tables are uploaded
 };
