@@ -20,6 +20,7 @@ def build_fake(name: str, output: Path) -> Path:
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     output.parent.mkdir(parents=True, exist_ok=True)
-    command = [compiler, "-std=c++20", "-shared", "-fPIC", "-o", str(output), str(CPP / f"{name}.cpp")]
+    sources = [f"-I{CPP.parents[1] / 'csrc'}", str(CPP / f"{name}.cpp")]
+    command = [compiler, "-std=c++20", "-shared", "-fPIC", "-o", str(output), *sources]
     subprocess.run(command, check=True)
     return output
