@@ -28,6 +28,8 @@ CONSTANT_COLUMNS = ("call", "part", "parts", "element_offset", "elements", *_COU
 _COLUMNS = frozenset((*SEALED_COLUMNS, *CONSTANT_COLUMNS))
 _MAX_COUNT = 1 << 53
 _MAX_INT32 = (1 << 31) - 1
+_MAX_CRC = (1 << 32) - 1
+_MAX_GROUPS = 1 << 16  # row groups of a file that a reader accepts
 _LIMITS = dict.fromkeys(("call", "part", "parts"), _MAX_INT32)
 
 
@@ -56,8 +58,11 @@ class Seal:
     @classmethod
     def of_document(cls, document: Mapping[str, Any], rows: int) -> Seal:
         """The seal of a document. rows: number of rows of the file. Raises ValueError if it is impossible."""
-        crcs = unpacked(document["crcs"], rows)
-        values = {name: unpacked(document["values"][name], rows) for name in CONSTANT_COLUMNS}
+        most = min(rows, _MAX_GROUPS)
+        crcs = unpacked(document["crcs"], most)
+        if len(crcs) and (crcs.min() < 0 or crcs.max() > _MAX_CRC):
+            raise ValueError("its catalogue has an impossible checksum in the seal")
+        values = {name: unpacked(document["values"][name], most) for name in CONSTANT_COLUMNS}
         for name, column in values.items():
             if len(column) != len(crcs) or (column < -1).any() or (column > _limit(name)).any():
                 raise ValueError(f"its catalogue has an impossible value in the seal of {name!r}")
@@ -77,12 +82,15 @@ class Seal:
         """
         if metadata.num_row_groups != len(self.crcs):
             return False
-        places = _places(metadata.schema)
-        return all(
-            _group_crc(metadata.row_group(group), data, places, self.constants(group))
-            == int(self.crcs[group])
-            for group in groups
-        )
+        places, left = _places(metadata.schema), len(data)
+        for group in groups:
+            columns = metadata.row_group(group)
+            left -= sum(columns.column(at).total_compressed_size for at in places.values())
+            if left < 0:  # chunks that overlap would be read many times
+                return False
+            if _group_crc(columns, data, places, self.constants(group)) != int(self.crcs[group]):
+                return False
+        return True
 
 
 class SealBuilder:
@@ -138,12 +146,15 @@ def _places(schema: Any) -> dict[str, int]:
 
 
 def _group_crc(group: Any, data: memoryview, places: Mapping[str, int], constants: Container[str]) -> int:
-    """The CRC-32 of the column chunks of SEALED_COLUMNS and `constants`; -1 if the file lacks one."""
+    """The CRC-32 of the column chunks of SEALED_COLUMNS and `constants`; -1 if the file lacks one of them."""
     crc = 0
     for name in (*SEALED_COLUMNS, *(name for name in CONSTANT_COLUMNS if name in constants)):
         if name not in places:
             return -1
         chunk = group.column(places[name])
         first = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
-        crc = zlib.crc32(data[first : first + chunk.total_compressed_size], crc)
+        end = first + chunk.total_compressed_size
+        if not 0 <= first <= end <= len(data):
+            return -1
+        crc = zlib.crc32(data[first:end], crc)
     return crc

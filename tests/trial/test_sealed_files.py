@@ -16,7 +16,7 @@ import pytest
 from tdcore.errors import RunCorrupt
 from tdcore.format.catalogue import CATALOGUE_KEY, decode_catalogue
 from tdcore.format.packed import packed
-from tdcore.format.seal import CONSTANT_COLUMNS
+from tdcore.format.seal import CONSTANT_COLUMNS, Seal
 from tdcore.trial import create_trial
 from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, merged_file, seal
 
@@ -51,6 +51,16 @@ def edited(path: Path, column: str, change: Callable[[list[Any]], list[Any]]) ->
     changed = table.set_column(at, field, array).replace_schema_metadata(file.schema_arrow.metadata)
     metadata = {**file.schema_arrow.metadata, CATALOGUE_KEY: file.metadata.metadata[CATALOGUE_KEY]}
     pq.write_table(changed.replace_schema_metadata(metadata), path, row_group_size=6)
+
+
+def with_seal(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write the file again with another seal, whose catalogue has the right checksum."""
+    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
+    document = json.loads(metadata[CATALOGUE_KEY][8:])
+    change(document["seal"])
+    text = json.dumps(document).encode()
+    metadata = {**metadata, CATALOGUE_KEY: b"%08x" % zlib.crc32(text) + text}
+    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=6)
 
 
 def test_only_the_columns_of_the_answer_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +138,41 @@ def test_a_sealed_file_under_the_name_of_another_attempt_is_an_error(tmp_path: P
 @pytest.mark.parametrize("value", [-2, 1 << 60])
 def test_an_impossible_constant_is_an_error(tmp_path: Path, key: str, value: int) -> None:
     path = sealed_file(tmp_path)
-    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
-    document = json.loads(metadata[CATALOGUE_KEY][8:])
-    document["seal"]["values"][key] = packed(np.full(10, value))
-    text = json.dumps(document).encode()
-    metadata = {**metadata, CATALOGUE_KEY: b"%08x" % zlib.crc32(text) + text}
-    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=6)
+    with_seal(path, lambda document: document["values"].update({key: packed(np.full(10, value))}))
     with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=f"impossible value in the seal of '{key}'"):
         create_trial(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("crcs", "reason"),
+    [
+        (np.full(10, -1), "impossible checksum"),
+        (np.full(10, 1 << 32), "impossible checksum"),
+        (np.zeros(61, dtype=np.int64), "a list of numbers in its catalogue is too long"),
+    ],
+)
+def test_an_impossible_checksum_is_an_error(tmp_path: Path, crcs: Any, reason: str) -> None:
+    path = sealed_file(tmp_path)
+    with_seal(path, lambda document: document.update(crcs=packed(crcs)))
+    with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=reason):
+        create_trial(tmp_path)
+
+
+def test_a_seal_has_at_most_as_many_numbers_as_a_file_has_row_groups(tmp_path: Path) -> None:
+    metadata = pq.read_metadata(sealed_file(tmp_path)).metadata
+    document = json.loads(metadata[CATALOGUE_KEY][8:])["seal"]
+    document["crcs"] = packed(np.zeros((1 << 16) + 1, dtype=np.int64))
+    with pytest.raises(ValueError, match="too long"):
+        Seal.of_document(document, rows=1 << 24)
+
+
+def test_a_seal_is_of_other_bytes_if_the_footer_names_more_bytes_than_the_file_has(tmp_path: Path) -> None:
+    path = sealed_file(tmp_path)
+    metadata, data = pq.read_metadata(path), path.read_bytes()
+    catalogue = decode_catalogue(metadata.metadata, 60)
+    assert catalogue is not None
+    assert catalogue.seal is not None
+    assert not catalogue.seal.matches(metadata, [9] * 100, memoryview(data))
 
 
 def test_each_row_group_of_a_merged_file_has_the_checksum_of_its_seal(tmp_path: Path) -> None:
