@@ -103,7 +103,7 @@ def run(
     """
     choice = RuleChoice(given=given_rules(rules), start_step=start_step, end_step=end_step)
     following = live or until_end
-    if workers is not None or engine is not None:
+    if not (workers is None and engine is None and cluster is None):
         return _in_parts(
             trial, choice, attempt=attempt, ended=ended, actions=actions, write_findings=write_findings,
             max_findings=max_findings, on_findings=on_findings, workers=workers, engine=engine,
@@ -161,8 +161,8 @@ def _in_parts(
 
     if refused:
         raise ConfigError(
-            "workers and engine divide the judgement of a run that has ended; leave them out with live, "
-            "until_end or state: a poll of a live run reads only its new rows"
+            "workers, engine and cluster divide the judgement of a run that has ended; leave them out with "
+            "live, until_end or state: a poll of a live run reads only its new rows"
         )
     return judge_in_parts(trial, choice, engine=engine or "processes", **options)
 

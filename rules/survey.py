@@ -39,8 +39,9 @@ class Survey:
 
     def position_of(self, workers: Collection[str]) -> dict[str, Any]:
         """Position of a source that reads only these workers, and no record that is newer than the survey."""
+        read = frozenset(workers)
         tickets = {
-            (worker, attempt): [(end if worker in workers else 0, _FAR)]
+            (worker, attempt): [(end if worker in read else 0, _FAR)]
             for (worker, attempt), end in self.ends.items()
         }
         return {**self.context, "tickets": tickets}

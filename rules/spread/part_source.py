@@ -32,9 +32,19 @@ class PartSource(RunSource):
     def _batches(self, complete: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """The batches of the survey; those without rows of this part are empty."""
         steps = self._index.stretches.column("step")[complete]
-        batch = np.searchsorted(self._survey.first_steps, steps, side="right") - 1
-        number = max(1, len(self._survey.first_steps))
-        return [complete[batch == at] for at in reversed(range(number))]
+        order = np.argsort(steps, kind="stable")
+        cuts = np.searchsorted(steps[order], self._survey.first_steps[1:])
+        return np.split(complete[order], cuts)[::-1]
+
+    def _in_attempts(self, stretches: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Leave out workers and attempts that began after the survey, which every part would judge."""
+        every, texts = self._index.stretches, self._index.texts("worker")
+        homes = np.stack([every.column(name)[stretches] for name in ("worker", "attempt")])
+        distinct, which = np.unique(homes, axis=1, return_inverse=True)
+        places = [(texts[worker], attempt) for worker, attempt in distinct.T.tolist()]
+        known = np.array([place in self._survey.ends for place in places], dtype=np.bool_)
+        found: npt.NDArray[np.bool_] = super()._in_attempts(stretches) & known[np.ravel(which)]
+        return found
 
     def _rows_of(self, stretches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if self._part.shares == 1 or not len(stretches):

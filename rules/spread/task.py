@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdcore.errors import TdcoreError
+from tdcore.errors import ConfigError, TdcoreError
 from tdcore.rules.base import Finding, Rule, is_summary
 from tdcore.rules.columns import Columns
 from tdcore.rules.engine import Engine
@@ -150,6 +150,9 @@ class PartEngine(Engine):
         self._part = part
         self._workers = {worker: at for at, worker in enumerate(workers)}
         self.only(part.labels)
+        lacking = sorted({*part.labels} - {run.label for run in self._runs})
+        if lacking:
+            raise ConfigError(f"the task has no rule {', '.join(lacking)}: its process loaded other rules")
         self.newest: Newest | None = None
         self._batch = -1
         self._found = {label: RulePart() for label in part.labels}

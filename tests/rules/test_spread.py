@@ -24,7 +24,11 @@ from tdcore.rules import RULES, Finding, Report, Status, VanishingGradient, Wind
 from tdcore.rules.base import judges_tensors
 from tdcore.rules.cases import CASES, Case
 from tdcore.rules.rule_attributes import JudgedBy, judged_by
+from tdcore.rules.run_rules import RuleChoice
+from tdcore.rules.run_source import RunSource
 from tdcore.rules.spread.part_source import PartSource
+from tdcore.rules.spread.plan import Part, make_plan
+from tdcore.rules.spread.task import PartTask
 from tdcore.rules.step_range import with_step_range
 from tdcore.rules.sweep import SweepEntry
 from tests.rules.spread_runs import finest_plan, judged_both_ways, write_copies, write_random
@@ -247,8 +251,39 @@ def test_a_run_that_has_not_ended_is_not_divided(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a poll of a live run reads only its new rows"):
         run(tmp_path, ["vanishing_gradient"], workers=2, live=True)
     judged_both_ways(tmp_path, ["vanishing_gradient"], ended=True)
+    with pytest.raises(ConfigError, match="cluster is only for the engines ray and dask"):
+        run(tmp_path, ["vanishing_gradient"], ended=True, cluster="tcp://somewhere:1")
     with pytest.raises(RunNotFound):
         run(tmp_path / "none", ["vanishing_gradient"], workers=2)
+
+
+def test_rows_of_a_later_start_of_the_training_are_not_judged(
+    three_workers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(three_workers, place)
+
+    def resumed(*args: Any) -> Any:
+        for worker in ("worker_0", "worker_7"):
+            writer = RunWriter(place, worker=worker, attempt=1, world_size=2)
+            writer.add("gradient/w", np.full(4, np.nan, np.float32), step=2, kind="gradient")
+            writer.flush()
+            writer.end()
+        return make_plan(*args)
+
+    monkeypatch.setattr("tdcore.rules.spread.judge.make_plan", resumed)
+    expected = run(place, RULE_TEXTS, write_findings=False)
+    report = run(place, RULE_TEXTS, workers=2, engine="serial", write_findings=False)
+    assert report.verdicts == expected.verdicts
+    assert report.rows == expected.rows
+
+
+def test_a_task_that_has_other_rules_than_the_report_is_an_error(three_workers: Path) -> None:
+    survey = RunSource(three_workers).survey()
+    choice = RuleChoice(given=["exploding_tensor"])
+    task = PartTask(place=str(three_workers), rules=choice, attempt=None, max_findings=9, survey=survey)
+    part = Part(labels=("ExplodingTensor", "VanishingGradient"), workers=("worker_0",))
+    assert task(part).error == "the task has no rule VanishingGradient: its process loaded other rules"
 
 
 @pytest.mark.full
