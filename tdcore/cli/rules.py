@@ -102,7 +102,7 @@ def run_command(
             "--jobs",
             "-j",
             min=1,
-            help="Divide the judgement of an ended run into tasks; number at a time.",
+            help="Judge an ended run by several tasks; the number of tasks at a time.",
         ),
     ] = None,
     engine: Annotated[
