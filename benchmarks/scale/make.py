@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.flusher.index_summary import IndexSummary
-from tdcore.flusher.index_table import IndexWriter
+from tdcore.flusher.index_writer import IndexWriter
 from tdcore.format.layout import INDEX_SCHEMA, FileRange
 
 __all__ = ["Shape", "make_run"]

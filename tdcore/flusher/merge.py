@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tdcore.flusher.index_summary import IndexSummary
-from tdcore.flusher.index_table import ROWS_PER_GROUP, IndexWriter
+from tdcore.flusher.index_writer import ROWS_PER_GROUP, IndexWriter
 from tdcore.flusher.ledger import IndexEntry
 from tdcore.flusher.options import FlusherOptions
 from tdcore.format.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name

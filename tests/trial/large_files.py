@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tdcore.flusher import index_table
+from tdcore.flusher import index_writer
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder
 from tdcore.format.layout import INDEX_SCHEMA
 from tdcore.trial import index_file, merge_blocks, parquet_file, view
@@ -73,7 +73,7 @@ def seal(path: Path, *, groups: int = 6) -> None:
     metadata = {key: text for key, text in table.schema.metadata.items() if key != CATALOGUE_KEY}
     summary: Any = SimpleNamespace(to_metadata=lambda: metadata)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_table, "ROWS_PER_GROUP", groups)
-        writer = index_table.IndexWriter(summary, catalogue=True)
+        patch.setattr(index_writer, "ROWS_PER_GROUP", groups)
+        writer = index_writer.IndexWriter(summary, catalogue=True)
         writer.write(table.select(INDEX_SCHEMA.names).replace_schema_metadata().cast(INDEX_SCHEMA))
         path.write_bytes(writer.finish())
