@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -136,19 +137,25 @@ class FirstNonFinite:
     def _follow(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask) -> Iterator[Finding]:
         """Go through the saved steps of one worker, up to the first step that is reported."""
         if bad.any() or story.held is not None:
-            steps = window.columns.own_steps[rows]
             other = ~window.kind("gradient", "output_gradient", "optimizer_state")[rows]
-            for step in np.unique(steps).tolist():
-                at = np.flatnonzero(bad & (steps == step))
-                if not at.size:
-                    story.held, story.skipped = None, 0
-                    continue
-                if story.held is None:
-                    story.held = self._finding(window, story, rows, bad, at)
+            begun: Ints | None = None  # the bad rows of the step that is held, if it is in this window
+            last, steps = -1, _by_step(window.columns.own_steps[rows])
+            for number in np.flatnonzero([bad[step].any() for step in steps]).tolist():
+                if number != last + 1:  # a finite step was saved in between
+                    story.held, story.skipped, begun = None, 0, None
+                last = number
+                at = steps[number].start + np.flatnonzero(bad[steps[number]])
+                if story.held is None and begun is None:
+                    begun = at
                 story.skipped += 1
-                if other[at].any() or story.skipped > self.skipped_steps:
+                told = other[at].any() or story.skipped > self.skipped_steps
+                if begun is not None and (told or number == len(steps) - 1):
+                    story.held = self._finding(window, story, rows, bad, begun)
+                if told:
                     yield story.tell()
                     return
+            if last != len(steps) - 1:
+                story.held, story.skipped = None, 0
         story.remember(window, rows[~bad], self.history)
 
     def _finding(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask, at: Ints) -> Finding:
@@ -221,6 +228,12 @@ class WorkerHistory:
         held, self.held, self.told = self.held, None, True
         self.sizes.clear()
         return held
+
+
+def _by_step(steps: Ints) -> list[slice]:
+    """The rows of each step. steps: the step of each row, ascending."""
+    starts = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1)).tolist()
+    return [slice(*each) for each in pairwise([*starts, len(steps)])]
 
 
 def _as_made(window: Window, rows: Ints) -> Ints:

@@ -197,3 +197,17 @@ def test_advice_follows_the_growth_before_the_loss_overflowed(sizes: tuple[float
         trace.add(step, "MSELoss_output_0", "loss", size)
     (finding,) = judge(FirstNonFinite(), trace)[0]
     assert advice in finding.do
+
+
+def test_only_a_finding_that_may_be_reported_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    finding = FirstNonFinite._finding
+
+    def counting(self: FirstNonFinite, *about: Any) -> Any:
+        made.append(1)
+        return finding(self, *about)
+
+    monkeypatch.setattr(FirstNonFinite, "_finding", counting)
+    found, _ = judge(FirstNonFinite(), steps(*[SOUND, SKIPPED, SOUND] * 20, BROKEN))
+    assert [each.step for each in found] == [60]
+    assert len(made) == 1
