@@ -306,6 +306,34 @@ void faults() {
     rig.saved(100, {});  // the results of step 99 are not those of step 100
     REQUIRE(rig.rows().empty());
   });
+  it("a collection on a stream that is being captured adds nothing to the graph, and is counted", [] {
+    GraphRig rig({.delay_us = 30}, roomy());
+    Tensor& tensor = rig.buffer(Dtype::kF32, {100});
+    const std::uint64_t graph = rig.graph_of({{tensor.request(kStats, 1), tensor.request(kStats, 2)}});
+    REQUIRE(rig.captures->arm_graphs(kTraining) && rig.device->replay(graph, kTraining));
+    rig.recorded.push_back(rig.device->begin_capture(kTraining));
+    (void)rig.collect(1);
+    REQUIRE(!rig.captures->arm_graphs(kTraining));
+    rig.device->end_capture(kTraining);
+    REQUIRE(rig.rows().empty() && rig.dropped(DropReason::kGraphCapture) == 2);
+    REQUIRE(rig.device->replay(graph, kTraining));  // computes results that belong to no step
+    (void)rig.collect(2);
+    rig.saved(3, {graph});
+    REQUIRE(rig.rows().size() == 2 && rig.device->violations() == 0);
+    REQUIRE(rig.captures->report().error.empty());
+  });
+  it("a graph that ends in a saved step, while another one is recorded, has its rows", [] {
+    GraphRig rig({.delay_us = 30}, roomy());
+    Tensor& tensor = rig.buffer(Dtype::kF32, {100});
+    const std::uint64_t graph = rig.graph_of({{tensor.request(kStats, 1)}});
+    REQUIRE(rig.captures->arm_graphs(kTraining) && rig.device->replay(graph, kTraining));
+    rig.device->destroy_graph(graph);
+    REQUIRE(rig.device->synchronize(kTraining));
+    (void)rig.graph_of({{tensor.request(kStats, 2)}});
+    (void)rig.collect(1);
+    const std::vector<IndexRow> rows = rig.rows();
+    REQUIRE(rows.size() == 1 && rows[0].entry.name == 1 && is_of(rows[0], tensor));
+  });
   it("commits that are visible too early are detected", [] {
     GraphRig rig({.seed = 3, .delay_us = 200, .early_words = true}, roomy());
     Tensor& tensor = rig.buffer(Dtype::kF32, {1000});
