@@ -185,6 +185,7 @@ void bind_device(py::module_& module) {
   add(
       "wish_device_sizes",
       [](DeviceRing& self, int device, std::uint64_t ring_bytes, std::uint64_t arena_bytes) {
+        const py::gil_scoped_release unlocked;  // waits while another thread sets a device up
         if (self.devices() != nullptr) self.devices()->wish(device, ring_bytes, arena_bytes);
       },
       py::arg("device"), py::arg("ring_bytes"), py::arg("arena_bytes"),

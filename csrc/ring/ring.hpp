@@ -237,7 +237,8 @@ class Ring {
   /// large enough, within its limits, so that no capture has to. Returns immediately. A later call has an
   /// effect if its number is larger.
   void expect(std::uint64_t bytes) noexcept;
-  /// The reason why the ring could not become larger at the last attempt; "" if it could.
+  /// The reason why the ring could not become larger at the last attempt; "" if it could, and while another
+  /// attempt is in progress. Does not wait.
   std::string growth_refusal() const;
   std::uint64_t slots() const noexcept { return config_.slots; }
   FullPolicy policy() const noexcept { return config_.policy; }
