@@ -186,12 +186,13 @@ void bind_device(py::module_& module) {
       "wish_device_sizes",
       [](DeviceRing& self, int device, std::uint64_t ring_bytes, std::uint64_t arena_bytes) {
         const py::gil_scoped_release unlocked;  // waits while another thread sets a device up
-        if (self.devices() != nullptr) self.devices()->wish(device, ring_bytes, arena_bytes);
+        return self.devices() != nullptr && self.devices()->wish(device, ring_bytes, arena_bytes);
       },
       py::arg("device"), py::arg("ring_bytes"), py::arg("arena_bytes"),
       "Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most "
       "device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the "
-      "device. If the system refuses a size, the configured size is used.");
+      "device. If the system refuses a size, the configured size is used. Returns False if the device is set "
+      "up already, or has no lane.");
   add("graph_devices", &graph_devices,
       "Numbers of the devices with CUDA graphs that contain capture calls. A graph that has ended is "
       "included until the next capture into a graph, or arm_graphs().");
