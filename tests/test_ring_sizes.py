@@ -163,9 +163,7 @@ def test_a_limit_of_address_space_or_of_files_leaves_the_least_size(
     monkeypatch: pytest.MonkeyPatch, limited: int
 ) -> None:
     limits = {limited: 1 << 40}
-    monkeypatch.setattr(
-        resource, "getrlimit", lambda which: (limits.get(which, resource.RLIM_INFINITY),) * 2
-    )
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits.get(which, resource.RLIM_INFINITY),) * 2)
     assert most_ring_bytes(PLENTY, 1) == LEAST_RING
 
 
