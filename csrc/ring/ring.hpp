@@ -134,6 +134,9 @@ struct RingConfig {
   std::uint64_t device_lane_slots = 16384;                     // slots of each lane
   std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // device memory for the device of a lane
   bool step_times = false;  // whether there is a queue of times of steps (step_times.hpp)
+
+  /// Size at which growth ends until raise_limit().
+  std::uint64_t first_limit() const noexcept { return limit_bytes == 0 ? data_bytes : limit_bytes; }
 };
 
 /// Space that the holder must commit or abort, once. Empty if there was no room.
