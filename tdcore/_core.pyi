@@ -94,7 +94,7 @@ class Ring:
             mode_step: Step within the mode.
 
         Returns:
-            The number of tensors that were not stored, as far as the host knows. counters() has each of them with a reason.
+            The number of tensors without room for a record. counters() also has the tensors that are dropped later.
         """
     def counters(self) -> dict[typing.Any, typing.Any]:
         """
