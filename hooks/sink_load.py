@@ -6,7 +6,11 @@ is an effect of the policy "block"; drops are effects of "drop" and "degrade".
 
 The warning needs all of the following, so that the first step, the slow start of a bucket or a single wait
 cause none: a window of at least 10 s and 4 saved steps, without the first saved step; waits or drops in at
-least 3 intervals between samples; and in total waits of 5 % of the window, or drops of 5 % of the bytes.
+least 3 intervals between samples; and in total, without the longest wait and the largest drop, waits of 5 %
+of the window, or drops of 5 % of the bytes.
+
+If several threads wait at the same time, their waits are added, so the time between two saved steps without
+waits is too short, or unknown.
 
 Threads: the training thread. Cost: one native call per saved step; other work happens at most 4 times per
 second.
@@ -18,6 +22,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdcore.session.ring_sizes import wanted_bytes
@@ -35,6 +40,8 @@ _MIN_STEPS = 4
 _MIN_INTERVALS = 3  # with waits or drops
 _SHARE = 0.05
 _USABLE = 0.8  # share of the sink's rate that a proposed interval may use
+_MOST_RING_MIB = 64 * 1024
+_OTHERS = "statistics only (reduction_config=ReductionConfig()) or fewer tensors (include_regex)"
 _NICE = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)  # leading digits of proposed intervals
 
 
@@ -92,9 +99,7 @@ class SinkLoad:
             self._largest = size
             self._measured(size)
         now = self._clock()
-        if (
-            self._reported or self._saved == 0
-        ):  # before the second saved step, the totals are those of the first
+        if self._reported or self._saved == 0:  # the window begins after the first saved step
             return
         if self._samples and now - self._samples[-1].time < _SAMPLE_SECONDS:
             return
@@ -126,23 +131,30 @@ class SinkLoad:
             return ""  # if nothing was written, the sink fails, which is reported elsewhere
         waited, refused = last.waited - first.waited, last.refused - first.refused
         requested = last.stored - first.stored + refused
-        if waited < _SHARE * seconds and refused < _SHARE * max(requested, 1):
+        pairs = list(pairwise(self._samples))
+        waits, drops = [b.waited - a.waited for a, b in pairs], [b.refused - a.refused for a, b in pairs]
+        drops_many = refused - max(drops) >= _SHARE * max(requested, 1)
+        if waited - max(waits) < _SHARE * seconds and not drops_many:
             return ""
-        pairs = zip(self._samples, list(self._samples)[1:], strict=False)
-        if sum(b.waited > a.waited or b.refused > a.refused for a, b in pairs) < _MIN_INTERVALS:
+        if sum(wait > 0 or drop > 0 for wait, drop in zip(waits, drops, strict=True)) < _MIN_INTERVALS:
             return ""
-        size = requested / saved
+        size, rate = requested / saved, written / busy
         interval = max(1, round((last.step - first.step) / saved))
-        free_seconds = max(seconds - waited, 1e-3) / saved  # between saved steps, without waits
-        demand = size / free_seconds
-        rate = written / busy
         effect = f"the training waited {waited:.1f} s of {seconds:.0f} s"
-        if refused >= _SHARE * max(requested, 1):
+        if drops_many:
             effect = f"{human_bytes(refused)} of {human_bytes(requested)} were dropped in {seconds:.0f} s"
-        return (
+        start = (
             f"{self._place} cannot keep up: values of {human_bytes(round(size))} are requested every "
-            f"{_steps(interval)} ({free_seconds:.3g} s), {human_bytes(round(demand))}/s, and it takes "
-            f"{human_bytes(round(rate))}/s; {effect}. {_proposal(size, demand, rate, interval)}"
+            f"{_steps(interval)}"
+        )
+        takes = f"and it takes {human_bytes(round(rate))}/s"
+        free_seconds = (seconds - waited) / saved  # between saved steps, without waits
+        if free_seconds <= 0:
+            return f"{start}, {takes}; threads waited {waited:.1f} s in {seconds:.0f} s. Save {_OTHERS}"
+        demand = size / free_seconds
+        return (
+            f"{start} ({free_seconds:.3g} s), {human_bytes(round(demand))}/s, {takes}; {effect}. "
+            f"{_proposal(size, demand, rate, interval)}"
         )
 
 
@@ -169,9 +181,13 @@ def _proposal(size: float, demand: float, rate: float, interval: int) -> str:
         first = f"save_interval={_nice(interval * demand / (_USABLE * rate))} would fit"
     else:  # the sink writes a saved step before the next one, but the ring does not hold it
         mib = max(1, 1 << (math.ceil(wanted_bytes(round(size)) / 2**20) - 1).bit_length())
-        first = f"RingConfig(ring_bytes={mib} * 2**20) would hold a saved step, if the machine has the memory"
-    others = "statistics only (reduction_config=ReductionConfig()) or fewer tensors (include_regex)"
-    return f"{first}. Or save {others}"
+        first = (
+            f"RingConfig(ring_bytes={mib} * 2**20) would hold a saved step (device_ring_bytes for tensors on "
+            "a GPU), if the machine has the memory"
+        )
+        if mib > _MOST_RING_MIB:
+            first = "No ring holds a saved step of this size, so a smaller part of it has to be saved"
+    return f"{first}. Or save {_OTHERS}"
 
 
 def _steps(count: int) -> str:

@@ -207,16 +207,16 @@ class RunSource:
 
     def _batches(self, complete: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Divide stretches into batches of whole steps; at least one, the first batch last."""
+        from tdcore.trial.step_blocks import whole_steps
+
         stretches = self._index.stretches
         sizes = stretches.lengths[complete]
         if int(sizes.sum()) <= _BATCH_ROWS:
             return [complete]
         steps = stretches.column("step")[complete]
         order = np.argsort(steps, kind="stable")
-        steps, number = steps[order], np.cumsum(sizes[order]) // _BATCH_ROWS
-        begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1))  # of each step
-        cuts = begins[np.flatnonzero(np.diff(number[begins])) + 1]
-        return [complete[part] for part in reversed(np.split(order, cuts))]
+        blocks = whole_steps(steps[order], sizes[order], _BATCH_ROWS)
+        return [complete[order[block]] for block in blocks][::-1]
 
     def _rows_of(self, stretches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows of these stretches that are returned."""

@@ -94,7 +94,7 @@ class Ring:
             mode_step: Step within the mode.
 
         Returns:
-            The number of tensors that were not stored, as far as the host knows. counters() has each of them with a reason.
+            The number of tensors without room for a record. counters() also has the tensors that are dropped later.
         """
     def counters(self) -> dict[typing.Any, typing.Any]:
         """
@@ -168,9 +168,9 @@ class Ring:
         """
         Whether the flusher has posted a stop request, or a request that was not taken yet. Costs almost nothing.
         """
-    def wish_device_sizes(self, device: typing.SupportsInt | typing.SupportsIndex, ring_bytes: typing.SupportsInt | typing.SupportsIndex, arena_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def wish_device_sizes(self, device: typing.SupportsInt | typing.SupportsIndex, ring_bytes: typing.SupportsInt | typing.SupportsIndex, arena_bytes: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the device. If the system refuses a size, the configured size is used.
+        Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the device. If the system refuses a size, the configured size is used. Returns False if the device is set up already, or has no lane.
         """
     @property
     def data_bytes(self) -> int:

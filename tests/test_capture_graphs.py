@@ -125,6 +125,21 @@ def test_a_device_that_is_lost_counts_the_tensors_of_its_graphs(training: Traini
     assert training.tap.drops() == {"device_error": 3}
 
 
+def test_a_collection_while_a_graph_is_recorded_adds_no_work_to_it_and_is_counted(training: Training) -> None:
+    graph = training.record({"x": np.ones(5)})
+    assert training.arm()
+    training.device.replay(graph, STREAM)
+    training.graphs.append(training.device.begin_capture(STREAM))
+    training.collect(0)
+    training.device.end_capture(STREAM)
+    assert training.tap.drops() == {"graph_capture": 1}
+    assert training.arm()
+    training.device.replay(graph, STREAM)
+    assert training.collect(1) == 0
+    assert sorted(training.rows()) == [(1, "x")]
+    assert training.device.violations == 0
+
+
 def test_a_forked_child_captures_nothing_of_a_graph(training: Training) -> None:
     graph = training.record({"x": np.ones(5)})
     child = os.fork()

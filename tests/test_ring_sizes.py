@@ -37,6 +37,7 @@ class FakeRing:
         self.memory_bytes = 0
         self.expected: list[int] = []
         self.wishes: dict[int, tuple[int, int]] = {}
+        self.set_up: set[int] = set()  # devices
 
     def raise_limit(self, size: int) -> int:
         self.limit_bytes = max(self.limit_bytes, min(size, self.most))
@@ -45,8 +46,11 @@ class FakeRing:
     def expect(self, size: int) -> None:
         self.expected.append(size)
 
-    def wish_device_sizes(self, device: int, ring_bytes: int, arena_bytes: int) -> None:
+    def wish_device_sizes(self, device: int, ring_bytes: int, arena_bytes: int) -> bool:
+        if device in self.set_up:
+            return False
         self.wishes[device] = (ring_bytes, arena_bytes)
+        return True
 
 
 def sizes_of(
@@ -113,6 +117,16 @@ def test_the_size_of_outputs_is_known_after_a_saved_step() -> None:
     assert ring.expected == [10 * MIB]  # its memory is allocated when records need it
 
 
+def test_a_device_that_is_set_up_takes_no_part_of_the_memory_for_a_later_model() -> None:
+    ring = FakeRing()
+    sizes = sizes_of(ring, available=16 * GIB)
+    ring.set_up.add(0)
+    sizes.expect({0: 2 * GIB})
+    assert sizes.as_note() == {}
+    sizes.expect({HOST: 800 * MIB})
+    assert ring.limit_bytes == GIB
+
+
 def test_sizes_that_are_set_are_not_changed() -> None:
     ring = FakeRing()
     config = RingConfig(ring_bytes=MIB, device_ring_bytes=MIB, device_arena_bytes=MIB)
@@ -144,8 +158,12 @@ def test_processes_of_a_machine_divide_its_share(
     assert capturing_processes(workers, world, environment) == expected
 
 
-def test_a_limit_of_address_space_leaves_the_least_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 40, 1 << 40))
+@pytest.mark.parametrize("limited", [resource.RLIMIT_AS, resource.RLIMIT_FSIZE])
+def test_a_limit_of_address_space_or_of_files_leaves_the_least_size(
+    monkeypatch: pytest.MonkeyPatch, limited: int
+) -> None:
+    limits = {limited: 1 << 40}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits.get(which, resource.RLIM_INFINITY),) * 2)
     assert most_ring_bytes(PLENTY, 1) == LEAST_RING
 
 
@@ -194,8 +212,9 @@ def test_copies_of_a_step_that_fits_into_the_arena_never_make_the_stream_wait(wi
     step = [np.full(20_000, number, np.float32) for number in range(64)]  # 5 MB
     size = sum(each.nbytes for each in step)
     if wish:
-        ring.wish_device_sizes(0, wanted_bytes(size), wanted_bytes(size))
+        assert ring.wish_device_sizes(0, wanted_bytes(size), wanted_bytes(size))
     assert ring.prepare_device(0)
+    assert not ring.wish_device_sizes(0, 1 << 40, 1 << 40)
     names = [np.array([ring.intern(str(number), 0)], np.uint32) for number in range(64)]
     for number in range(3):
         for name, values in zip(names, step, strict=True):

@@ -149,21 +149,24 @@ OTHERS: dict[str, Callable[[str], Any]] = {
 
 
 def _imports(name: str) -> None:
+    """Import what the question needs, as the program of a user does."""
     import pyarrow.compute
-    import pyarrow.dataset
-
-    import tdcore.cli.app
-    import tdcore.rules.runner
-    import tdcore.trial.captures
-    import tdcore.trial.trial_factory  # noqa: F401
 
     pyarrow.scalar(0)
     if name.endswith("duckdb"):
         import duckdb
+        import pyarrow.dataset
 
         duckdb.connect().execute("select 1").fetchall()
     elif name.endswith("polars"):
         import polars  # noqa: F401
+    else:
+        import tdcore.trial.captures
+        import tdcore.trial.trial_factory
+    if name in RULES:
+        import tdcore.rules.runner
+    if name in ("show", "ls"):
+        import tdcore.cli.app  # noqa: F401
 
 
 def peak_mb() -> float:

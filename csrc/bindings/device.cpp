@@ -118,7 +118,7 @@ Args:
     mode_step: Step within the mode.
 
 Returns:
-    The number of tensors that were not stored, as far as the host knows. counters() has each of them with a reason.)";
+    The number of tensors without room for a record. counters() also has the tensors that are dropped later.)";
 
 }  // namespace
 
@@ -185,12 +185,14 @@ void bind_device(py::module_& module) {
   add(
       "wish_device_sizes",
       [](DeviceRing& self, int device, std::uint64_t ring_bytes, std::uint64_t arena_bytes) {
-        if (self.devices() != nullptr) self.devices()->wish(device, ring_bytes, arena_bytes);
+        const py::gil_scoped_release unlocked;  // waits while another thread sets a device up
+        return self.devices() != nullptr && self.devices()->wish(device, ring_bytes, arena_bytes);
       },
       py::arg("device"), py::arg("ring_bytes"), py::arg("arena_bytes"),
       "Sizes of the lane and of the arena of a device that is not set up yet. The lane gets at most "
       "device_lane_bytes. An arena above device_arena_bytes takes at most 1/50 of the free memory of the "
-      "device. If the system refuses a size, the configured size is used.");
+      "device. If the system refuses a size, the configured size is used. Returns False if the device is set "
+      "up already, or has no lane.");
   add("graph_devices", &graph_devices,
       "Numbers of the devices with CUDA graphs that contain capture calls. A graph that has ended is "
       "included until the next capture into a graph, or arm_graphs().");

@@ -214,6 +214,7 @@ void bind_ring(py::module_& module) {
       .def_property_readonly("limit_bytes", of_ring(&Ring::limit_bytes),
                              "Size of the data in bytes at which growth ends at present.")
       .def("raise_limit", of_ring(&Ring::raise_limit), py::arg("bytes"),
+           py::call_guard<py::gil_scoped_release>(),  // waits while another thread makes the ring larger
            "Let the ring grow to this size, rounded up to a power of two, and at most to data_bytes. Returns "
            "the size at which growth ends.")
       .def(

@@ -40,17 +40,18 @@ class DevicePlan final : public CapturePlan {
  private:
   void prepare() noexcept override;
   void make(const Reservation& room, const BatchSize& size) noexcept override;
-  bool fit() noexcept;
+  bool fit(TableSize& table) noexcept;
   BatchSize size_now() noexcept { return batch_size(items().size(), payload(), kGuardBytes); }
 
   DeviceEngine& engine_;
   const StreamHandle stream_;
 };
 
-/// Removes the items from the batch for which the device has no room. Locked. False if no item is left.
-bool DevicePlan::fit() noexcept {
+/// Removes the items from the batch for which the device has no room, and measures the table of the others.
+/// Locked. False if no item is left.
+bool DevicePlan::fit(TableSize& table) noexcept {
   for (;;) {
-    const TableSize table = engine_.measure(items(), size_now().payload_bytes);
+    table = engine_.measure(items(), size_now().payload_bytes);
     switch (engine_.find_room(table, size_now().payload_bytes, stream_)) {
       case DeviceEngine::Fit::kFits:
         return !items().empty();
@@ -78,14 +79,15 @@ bool DevicePlan::fit() noexcept {
 void DevicePlan::prepare() noexcept {
   if (records().policy() == FullPolicy::kBlock && engine_.on()) return;  // the stream waits, if necessary
   const std::scoped_lock lock(engine_.mutex());
-  (void)fit();
+  TableSize table;
+  (void)fit(table);
 }
 
 void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
   const std::scoped_lock lock(engine_.mutex());
-  if (!fit()) return records().abort(room);  // other threads were faster
+  TableSize table;
+  if (!fit(table)) return records().abort(room);  // other threads were faster
   const BatchSize size = size_now();
-  const TableSize table = engine_.measure(items(), size.payload_bytes);
   const std::uint64_t guard = table.empty() ? 0 : engine_.next_guard();
   Entry* const entries = write_rows(room.data, size, guard);
   for (std::size_t i = 0; i < items().size(); ++i) {

@@ -39,7 +39,7 @@ namespace tdcore {
 
 class DeviceEngine;
 
-/// An arena that is larger than configured takes at most this part of the free memory of the device.
+/// An arena that is larger than configured takes at most 1 / kArenaShareOfFree of the device's free memory.
 inline constexpr std::uint64_t kArenaShareOfFree = 50;
 
 struct DeviceCaptureConfig {
@@ -94,8 +94,9 @@ class DeviceCapture {
   /// replays must be earlier on the stream, or the stream must wait for them. Of several replays of a graph,
   /// the last one counts. Of several graphs with the same names in one capture call, the one that was
   /// recorded last counts. A tensor that was captured outside of a graph since arm_graphs() is left out.
-  /// Tensors of graphs that were not replayed have no row. Kept tensors are counted later, when the work has
-  /// ended.
+  /// Tensors of graphs that were not replayed have no row. If the stream is being captured, nothing is
+  /// collected, and the tensors of all graphs are counted as kGraphCapture. Kept tensors are counted later,
+  /// when the work has ended.
   CaptureResult collect_graphs(const StepContext& step_context, StreamHandle stream,
                                RoomWaiter waiter = {wait_plainly, nullptr});
 

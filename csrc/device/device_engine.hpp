@@ -97,8 +97,10 @@ class DeviceEngine {
   /// Locked. Frees memory of graphs that have ended.
   void sweep_graphs() noexcept;
   bool arm_graphs(StreamHandle stream) noexcept;
-  /// False without an epoch. Otherwise end_collection() must follow.
-  bool begin_collection(std::vector<std::shared_ptr<const GraphBatch>>& batches) noexcept;
+  /// False without an epoch, and if the stream is being captured: then the epoch ends, and the tensors of all
+  /// graphs are counted. Otherwise end_collection() must follow.
+  bool begin_collection(std::vector<std::shared_ptr<const GraphBatch>>& batches,
+                        StreamHandle stream) noexcept;
   /// Ends the collection and the epoch.
   void end_collection(StreamHandle stream) noexcept;
   /// Locked. Size of the pinned memory of a collection of `entries` entries, for find_room().

@@ -33,10 +33,18 @@ bool DeviceEngine::arm_graphs(StreamHandle stream) noexcept {
   return false;
 }
 
-bool DeviceEngine::begin_collection(std::vector<std::shared_ptr<const GraphBatch>>& batches) noexcept {
+bool DeviceEngine::begin_collection(std::vector<std::shared_ptr<const GraphBatch>>& batches,
+                                    StreamHandle stream) noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
   if (closed_ || !graphs_.armed()) return false;
+  if (device_->is_capturing(stream)) {
+    // The collection would become a part of the graph. The armed word stays until the next epoch, so replays
+    // still compute results, which no collection takes.
+    graphs_.end_epoch();
+    main_.count_drop(DropReason::kGraphCapture, graphs_.tensors(), 0);
+    return false;
+  }
   try {
     batches = graphs_.begin_collection();
     return true;

@@ -100,7 +100,7 @@ void CollectionPlan::make(const Reservation& room, const BatchSize& size) noexce
 class GraphCollection {
  public:
   GraphCollection(DeviceEngine& engine, StreamHandle stream) noexcept
-      : engine_(engine), stream_(stream), begun_(engine.begin_collection(batches_)) {}
+      : engine_(engine), stream_(stream), begun_(engine.begin_collection(batches_, stream)) {}
   ~GraphCollection() {
     if (begun_) engine_.end_collection(stream_);
   }

@@ -66,11 +66,12 @@ std::size_t DeviceGraphs::most_items() const noexcept {
 // ---- memory
 
 bool DeviceGraphs::wait_for_uploads(Device& device) noexcept {
-  const auto deadline = std::chrono::steady_clock::now() + kUploadTimeout;
+  const auto start = std::chrono::steady_clock::now();
+  const auto deadline = timed_out_ ? start : start + kUploadTimeout;
   for (;;) {
     const EventState state = device.query_event(uploaded_);
-    if (state != EventState::kPending) return state == EventState::kDone;
-    if (std::chrono::steady_clock::now() > deadline) return false;
+    timed_out_ = state == EventState::kPending && std::chrono::steady_clock::now() >= deadline;
+    if (state != EventState::kPending || timed_out_) return state == EventState::kDone;
     std::this_thread::sleep_for(kUploadPause);
   }
 }
@@ -235,7 +236,11 @@ bool DeviceGraphs::add_batch(Device& device, std::span<const TensorRequest> requ
   if (!upload(device, table, size.upload_bytes)) return false;
   // The gate is the first work of the graph on the stream. Its memory is zeroed before the upload.
   scratch->has_gate = scratch->has_gate || device.open_gate(stream, scratch->gate, words_);
-  if (!scratch->has_gate || !device.launch(stream, Kernel::kStats, launch)) return false;
+  if (!scratch->has_gate) return false;
+  if (!device.launch(stream, Kernel::kStats, launch)) {
+    scratch->counter_count = 0;  // a part of the launch may be in the graph, and leaves counters above zero
+    return false;
+  }
   graph->batches.push_back(batch);
   return true;
 }
@@ -292,8 +297,9 @@ void DeviceGraphs::sweep(std::uint64_t done) noexcept {
   try {
     for (std::size_t i = 0; i < graphs_.size();) {
       Graph& graph = graphs_[i];
+      const bool in_epoch = armed_now_ && !graph.over;  // its replays are not collected yet
       // Acquire: pairs with the release in graph_ended(), after the last work of the graph.
-      if (!graph.ended->load(std::memory_order_acquire) || graph.collected > done) {
+      if (in_epoch || !graph.ended->load(std::memory_order_acquire) || graph.collected > done) {
         ++i;
         continue;
       }

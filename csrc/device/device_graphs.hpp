@@ -82,7 +82,8 @@ class DeviceGraphs {
   std::vector<std::shared_ptr<const GraphBatch>> begin_collection();
   /// launched: number of launches so far, including those that read the results.
   void end_collection(std::uint64_t launched) noexcept;
-  /// Frees the memory of graphs that have ended. done: number of launches that have ended.
+  /// Frees the memory of graphs that have ended, unless this epoch may have results of them. done: number of
+  /// launches that have ended.
   void sweep(std::uint64_t done) noexcept;
 
   /// Closes the gates of later replays. Whether graphs exist that may still be replayed. Then the device's
@@ -135,8 +136,9 @@ class DeviceGraphs {
   std::vector<PlannedTensor> items_;
   StreamHandle uploads_ = 0;
   EventHandle uploaded_ = 0;
-  std::byte* staging_ = nullptr;                             // pinned; a table on its way to the device
-  std::uint64_t* words_ = nullptr;                           // device memory: the armed word, then the claims
+  bool timed_out_ = false;          // the upload in progress has been waited for: later calls only look
+  std::byte* staging_ = nullptr;    // pinned; a table on its way to the device
+  std::uint64_t* words_ = nullptr;  // device memory: the armed word, then the claims
   std::unordered_map<std::uint64_t, std::uint32_t> claims_;  // by names and call: number of the word
   std::vector<std::uint64_t> captured_in_;  // by name: the last epoch with a capture outside of graphs
   std::uint64_t epoch_ = 0;

@@ -69,10 +69,12 @@ bool DeviceSet::is_new(int device) const noexcept {
          lane_slots_[lane_slot_count_ - 1].device.load(std::memory_order_relaxed) == kHostMemory;
 }
 
-void DeviceSet::wish(int device, std::uint64_t lane_bytes, std::uint64_t arena_bytes) {
-  if (!guard_->here()) return;
+bool DeviceSet::wish(int device, std::uint64_t lane_bytes, std::uint64_t arena_bytes) {
+  if (!guard_->here()) return false;
   const std::lock_guard lock(mutex_);
+  if (!is_new(device)) return false;
   wishes_.push_back({device, lane_bytes, arena_bytes});
+  return true;
 }
 
 bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {

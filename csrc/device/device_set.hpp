@@ -89,8 +89,9 @@ class DeviceSet {
   }
 
   /// Sizes for a device that is not set up yet, if they were not configured: data of its lane, and arena.
-  /// Each is only a wish (Ring::raise_limit(), DeviceCaptureConfig::wanted_arena_bytes).
-  void wish(int device, std::uint64_t lane_bytes, std::uint64_t arena_bytes);
+  /// Each is only a wish (Ring::raise_limit(), DeviceCaptureConfig::wanted_arena_bytes). False if the device
+  /// is set up already, or has no lane: then the call has no effect.
+  bool wish(int device, std::uint64_t lane_bytes, std::uint64_t arena_bytes);
   /// Sets up the device, unless this was tried before, or its `stream` is being captured into a CUDA graph.
   /// Returns whether the device can be used.
   bool prepare(int device, StreamHandle stream = 0) noexcept;

@@ -73,12 +73,8 @@ Sizes sizes_of(const RingConfig& config) {
           config.device_lanes == 0 ? 0 : std::bit_ceil(records), config.step_times ? kStepTimeRows : 0};
 }
 
-std::uint64_t first_limit(const RingConfig& config) noexcept {
-  return config.limit_bytes == 0 ? config.data_bytes : config.limit_bytes;
-}
-
 std::uint64_t first_of(const RingConfig& config) noexcept {
-  return config.first_data_bytes == 0 ? first_data_bytes(first_limit(config)) : config.first_data_bytes;
+  return config.first_data_bytes == 0 ? first_data_bytes(config.first_limit()) : config.first_data_bytes;
 }
 
 /// The first `bytes` of a text of the control page. Relaxed: the caller has made a load with acquire.
@@ -102,16 +98,16 @@ Ring::Ring(const RingConfig& config)
 
 Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken)
     : config_(config),
-      limit_(first_limit(config)),
-      max_record_bytes_(std::min(first_limit(config) / 8, kMaxRecordBytes)),
+      limit_(config.first_limit()),
+      max_record_bytes_(std::min(config.first_limit() / 8, kMaxRecordBytes)),
       memory_(std::move(memory)),
       guard_(memory_->guard()),
       fd_(memory_->fd()),
       memory_taken_(taken),
       helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {
   // A lane allocates all of its memory at once, or none.
-  sizes_[0].capacity = (taken ? first_of(config) : first_limit(config)) / kUnitBytes;
-  memory_->control().data_limit.store(first_limit(config), std::memory_order_relaxed);
+  sizes_[0].capacity = (taken ? first_of(config) : config.first_limit()) / kUnitBytes;
+  memory_->control().data_limit.store(config.first_limit(), std::memory_order_relaxed);
 }
 
 Ring::~Ring() {

@@ -134,6 +134,9 @@ struct RingConfig {
   std::uint64_t device_lane_slots = 16384;                     // slots of each lane
   std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // device memory for the device of a lane
   bool step_times = false;  // whether there is a queue of times of steps (step_times.hpp)
+
+  /// Size at which growth ends until raise_limit().
+  std::uint64_t first_limit() const noexcept { return limit_bytes == 0 ? data_bytes : limit_bytes; }
 };
 
 /// Space that the holder must commit or abort, once. Empty if there was no room.
@@ -237,7 +240,8 @@ class Ring {
   /// large enough, within its limits, so that no capture has to. Returns immediately. A later call has an
   /// effect if its number is larger.
   void expect(std::uint64_t bytes) noexcept;
-  /// The reason why the ring could not become larger at the last attempt; "" if it could.
+  /// The reason why the ring could not become larger at the last attempt; "" if it could, and while another
+  /// attempt is in progress. Does not wait.
   std::string growth_refusal() const;
   std::uint64_t slots() const noexcept { return config_.slots; }
   FullPolicy policy() const noexcept { return config_.policy; }

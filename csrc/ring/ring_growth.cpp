@@ -156,8 +156,8 @@ std::uint64_t Ring::memory_bytes() const noexcept {
 
 std::string Ring::growth_refusal() const {
   if (!guard_->here()) return {};
-  const std::lock_guard lock(grow_mutex_);
-  return growth_refusal_;
+  const std::unique_lock lock(grow_mutex_, std::try_to_lock);
+  return lock.owns_lock() ? growth_refusal_ : std::string();  // a thread is making the ring larger
 }
 
 }  // namespace tdcore

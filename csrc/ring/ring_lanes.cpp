@@ -55,7 +55,7 @@ void Ring::set_lane_size(std::uint64_t bytes) noexcept {
 
 bool Ring::shrink_lane() noexcept {
   const Pin pin(*this);
-  const std::uint64_t first = config_.limit_bytes == 0 ? config_.data_bytes : config_.limit_bytes;
+  const std::uint64_t first = config_.first_limit();
   if (!pin || limit_bytes() == first) return false;
   const std::lock_guard lock(take_mutex_);
   set_lane_size(first);
@@ -71,7 +71,7 @@ bool Ring::take_memory(std::string* why) noexcept {
     const std::lock_guard lock(take_mutex_);
     if (!take_tried_) {
       take_tried_ = true;
-      const std::uint64_t first = config_.limit_bytes == 0 ? config_.data_bytes : config_.limit_bytes;
+      const std::uint64_t first = config_.first_limit();
       while (!memory_taken_.load(std::memory_order_relaxed) && take_error_.empty()) {
         try {
           memory_->take(limit_bytes());

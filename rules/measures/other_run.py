@@ -5,13 +5,13 @@ Only numbers and names are read; nothing of the run is executed. Threads: belong
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tdcore.errors import RunNotFound
 from tdcore.rules.columns import Columns, Mask
@@ -37,10 +37,13 @@ class OtherRun:
             raise RunNotFound(
                 f"there is no run at {source.where} to compare with; give the out_dir of a hook"
             )
-        batch = source.next(COLUMNS, everything=True)
-        self.columns = Columns(batch.table)
-        self.payload: Callable[[int], npt.NDArray[Any]] = batch.payload
-        rows = np.arange(batch.table.num_rows)
+        self._batches = [source.next(COLUMNS, everything=True)]
+        while self._batches[-1].more:
+            self._batches.append(source.next(COLUMNS, everything=True))
+        tables = [batch.table for batch in self._batches]
+        self._ends = np.cumsum([table.num_rows for table in tables])
+        self.columns = Columns(pa.concat_tables(tables))
+        rows = np.arange(self._ends[-1])
         self._codes = {each: _code_of(self.columns.codes(each)[1]) for each in _TEXTS}
         self._sizes = {each: len(codes) + 1 for each, codes in self._codes.items()}
         self._sizes |= {each: int(self.columns.ints(each).max(initial=0)) + 1 for each in _NUMBERS}
@@ -58,6 +61,11 @@ class OtherRun:
         key = self._key(window.columns, rows)
         at = np.minimum(np.searchsorted(self._sorted, key), self._sorted.size - 1)
         return np.where((key >= 0) & (self._sorted[at] == key), self._order[at], -1)
+
+    def payload(self, row: int) -> npt.NDArray[Any]:
+        """The values of one row."""
+        at = int(np.searchsorted(self._ends, row, side="right"))
+        return self._batches[at].payload(row - int(self._ends[at]) + self._batches[at].table.num_rows)
 
     def ok(self, rows: _Ints) -> Mask:
         """Mask of the rows that have a value."""

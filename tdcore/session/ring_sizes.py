@@ -76,9 +76,11 @@ def machine_share(available: int, processes: int) -> int:
 def most_ring_bytes(available: int, processes: int) -> int:
     """Address space of a ring whose size is left open: the largest size that it may get later.
 
-    The result is the least size if the process has a limit for its address space.
+    The result is the least size if the process has a limit for its address space, or for the size of a file,
+    which is also a limit for a memfd.
     """
-    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
+    limited = any(resource.getrlimit(each)[0] != resource.RLIM_INFINITY for each in limits)
     most, share = LEAST_RING, 0 if limited else machine_share(available, processes)
     while most * 2 <= min(share, _MOST_RING):
         most *= 2
@@ -155,9 +157,8 @@ class RingSizes:
     def _wish_lane(self, device: int, step_bytes: int) -> None:
         size = 0 if self._config.device_ring_bytes is not None else self._choose(device, step_bytes)
         arena = 0 if self._config.device_arena_bytes is not None else wanted_bytes(step_bytes)
-        self._ring.wish_device_sizes(device, size, arena)
-        if size > LEAST_RING:
-            self._grant(device, size, step_bytes, f"pinned ring of cuda:{device} of")
+        if self._ring.wish_device_sizes(device, size, arena) and size > LEAST_RING:
+            self._grant(device, size, step_bytes, f"pinned ring of cuda:{device} of up to")
 
     def _choose(self, device: int, step_bytes: int) -> int:
         """The size for a saved step, a power of two, within the share of the machine's memory."""

@@ -71,10 +71,10 @@ WORDS = ("worker", "mode", "name", "kind", "dtype", "status", "segment")  # narr
 WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
 
 LAZY_ROWS = 1 << 14  # files with at least this number of rows are read lazily
-# With this number of rows in memory, files with a catalogue are read lazily from a smaller number of rows on:
-# each of 1,000 workers has its own files.
+# With this number of rows in memory, files with a catalogue are read lazily from a smaller number of rows on,
+# and with four times this number, all of them: each of 1,000 workers has its own files.
 MEMORY_ROWS = 1 << 18
-SMALL_LAZY_ROWS = 1 << 12
+SMALL_LAZY_ROWS = 1 << 10
 _RELATED = (("segment", "offset", "nbytes", "crc32c"), ("part", "parts"))  # checked together
 
 
@@ -147,8 +147,9 @@ def open_rows(
 
 def _lazy_rows(metadata: dict[bytes, bytes] | None, in_memory: int) -> int:
     """Number of rows from which on a file is read lazily."""
-    is_small = in_memory >= MEMORY_ROWS and CATALOGUE_KEY in (metadata or {})
-    return min(SMALL_LAZY_ROWS, LAZY_ROWS) if is_small else LAZY_ROWS
+    if in_memory < MEMORY_ROWS or CATALOGUE_KEY not in (metadata or {}):
+        return LAZY_ROWS
+    return min(SMALL_LAZY_ROWS, LAZY_ROWS) if in_memory < 4 * MEMORY_ROWS else 0
 
 
 def _wanted(tickets: npt.NDArray[np.int64], wanted: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:

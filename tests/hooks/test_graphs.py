@@ -96,6 +96,29 @@ def test_replays_between_calls_of_step_have_rows_in_saved_steps(
     assert len(run.of("Sequential_output_0")) == len(run.of("0_output_0"))
 
 
+def test_a_step_with_a_graph_is_complete_only_after_the_collection(
+    make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = make_hook(ring=RING, include_regex="_output_0$|^mark$")
+    graphed = Graphed(hook, monkeypatch)
+    hook.step()
+    graph = graphed.record()
+    hook.step()
+    step = int(hook.step)
+    graphed.replay(graph)
+    hook.save_scalar("mark", 1.0)
+    assert hook.flush()
+    trial = td.create_trial(hook.out_dir)
+    assert step in trial.steps(show_incomplete_steps=True)
+    assert step not in trial.steps()
+    hook.step()
+    assert hook.flush()
+    trial = td.create_trial(hook.out_dir)
+    assert step in trial.steps()
+    assert trial.tensor("0_output_0").steps() == [step]
+    hook.close()
+
+
 def test_gradients_of_a_graph_have_one_row_whether_its_step_is_saved_or_not(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

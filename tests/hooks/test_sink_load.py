@@ -143,6 +143,41 @@ def test_a_ring_that_does_not_hold_a_saved_step_is_named(
     assert Machine(ring=int(proposed[1]) << 20, **settings).train(40) == []
 
 
+def warnings_of(seconds: Sequence[float], waits: Sequence[float]) -> list[str]:
+    """The warnings of saved steps of 10 MB with these durations and waits, at a sink of 100 MB/s."""
+    now, waited, step, found = 0.0, 0.0, 0, list[str]()
+    load = SinkLoad(
+        lambda: (10 * MB * step, 0, int(waited * 1e9), 10 * MB * step, int(0.1e9 * step)),
+        place="runs/demo",
+        measured=lambda size: None,
+        report=found.append,
+        clock=lambda: now,
+    )
+    for duration, wait in zip(seconds, waits, strict=True):
+        load.begin_saved_step(step)
+        now, waited, step = now + duration, waited + wait, step + 1
+    return found
+
+
+@pytest.mark.parametrize("outage", [3, 15, 29])
+def test_one_outage_and_the_short_waits_after_it_are_not_reported(outage: float) -> None:
+    waits = [0.0] * 10 + [outage] + [0.01] * 5 + [0.0] * 20
+    assert warnings_of([1 + wait for wait in waits], waits) == []
+
+
+def test_waits_of_several_threads_at_once_give_no_invented_rate() -> None:
+    (message,) = warnings_of([2.0] * 20, [3.5] * 20)  # two threads
+    assert "threads waited" in message
+    assert "100.0 MB/s" in message  # the rate of the sink
+    assert message.count("/s") == 1
+
+
+def test_a_saved_step_that_no_ring_holds_gets_no_setting_that_is_invalid() -> None:
+    machine = Machine(size=200_000 * MB, interval=50, seconds=5, rate=2e9, ring=1 << 30)
+    (message,) = machine.train(40)
+    assert "No ring holds a saved step of this size" in message
+
+
 def test_the_example_of_the_documentation_is_what_the_warning_says() -> None:
     machine = Machine(size=4100 * MB, interval=10, seconds=1.2, rate=120e6, ring=1 << 30)
     (message,) = machine.train(40)

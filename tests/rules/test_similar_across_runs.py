@@ -47,6 +47,22 @@ def test_runs_whose_data_comes_in_another_order_part_at_the_first_loss(tmp_path:
     assert str(other) in found[0].why
 
 
+@pytest.mark.parametrize("values", [True, False])
+def test_a_long_other_run_is_compared_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: bool
+) -> None:
+    batches = blobs(6)
+    one = train(tmp_path / "one", network(), batches, collections=KINDS, values=values)
+    same = train(tmp_path / "same", network(), batches, collections=KINDS, values=values)
+    late = [*batches[:5], batches[0]]
+    other = train(tmp_path / "other", network(), late, collections=KINDS, values=values)
+    monkeypatch.setattr("tdcore.rules.run_source._BATCH_ROWS", 10)
+    found, verdict = judge_run(SimilarAcrossRuns(other_trials=str(other)), one)
+    assert (found[0].step, found[0].tensor) == (5, "CrossEntropyLoss_output_0")
+    assert not any("not saved" in reason for reason in verdict.missing)
+    assert not judge_run(SimilarAcrossRuns(other_trials=str(same)), one)[0]
+
+
 @pytest.mark.proves("TDC114", "quiet")
 @pytest.mark.parametrize("values", [True, False])
 def test_the_same_training_twice_stays_quiet(tmp_path: Path, values: bool) -> None:

@@ -24,7 +24,8 @@ from tdcore.errors import RunCorrupt, TdcoreError
 from tdcore.format.catalogue import CATALOGUE_KEY, CatalogueBuilder, decode_catalogue
 from tdcore.modes import ModeKeys
 from tdcore.sinks import LocalSink
-from tdcore.trial import Index, Trial, create_trial
+from tdcore.trial import Index, Trial, create_trial, index_file
+from tdcore.trial.parquet_file import read_columns
 from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, merged_file, rewrite, seal
 from tests.trial.writer import RunWriter, place
 
@@ -341,6 +342,33 @@ def test_statistics_are_in_the_order_of_the_workers_if_only_some_files_have_a_ca
     rewrite(path)
     with large_files(EVERY_FILE):
         assert create_trial(tmp_path).stats().column("worker").to_pylist() == ["worker_0", "worker_1"]
+
+
+@pytest.mark.parametrize(("limit", "least", "eager"), [(6, 4, 2), (6, 5, 6), (3, 5, 3), (100, 1, 6)])
+def test_small_files_of_many_workers_are_not_read_into_memory_once_it_has_many_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, least: int, eager: int
+) -> None:
+    for number in range(6):
+        run = RunWriter(tmp_path, worker=f"worker_{number}", world_size=6)
+        for step in range(2):
+            run.add("a", float(number + step), step=step)
+            run.add("b", np.ones(3, dtype=np.float32), step=step)
+        run.flush()
+        run.end()
+        seal(*tmp_path.glob(f"index/worker_{number}/*.parquet"))
+    expected = answers(create_trial(tmp_path))
+    monkeypatch.setattr(index_file, "MEMORY_ROWS", limit)
+    monkeypatch.setattr(index_file, "SMALL_LAZY_ROWS", least)
+    read: list[str] = []
+
+    def reading(parquet: pq.ParquetFile, key: str, names: list[str]) -> pa.Table:
+        read.append(key)
+        return read_columns(parquet, key, names)
+
+    monkeypatch.setattr(index_file, "read_columns", reading)
+    trial = create_trial(tmp_path)
+    assert len(read) == eager
+    assert same(answers(trial), expected)
 
 
 @pytest.mark.parametrize("rows", [EVERY_FILE, NO_FILE])

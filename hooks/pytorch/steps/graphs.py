@@ -44,6 +44,11 @@ class GraphStatistics:
         self._devices: list[int] = []
         self._step_id = StepId(0, 0, 0)
 
+    @property
+    def step(self) -> int:
+        """The global step for which the graphs are armed."""
+        return self._step_id.step
+
     def begin(self, step_id: StepId) -> None:
         """Arm the graphs of all devices for a saved step."""
         devices = self._ring.graph_devices()

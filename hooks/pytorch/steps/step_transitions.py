@@ -207,7 +207,7 @@ class StepTransitions(DriverState):
             pending = root.parameters.pending
             if pending is not None and not root.parameters.is_whole:
                 return pending.step_id.step - 1
-        return self._clock.last
+        return self._graphs.step - 1 if self._graphs.armed else self._clock.last
 
     def _may_be_saved_next(self) -> bool:
         """Whether the next forward may belong to a saved step."""
