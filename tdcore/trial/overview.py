@@ -226,11 +226,12 @@ def _sizes(reader: Reader, selection: Selection) -> Ints:
     """The number of rows of each tensor, by code. Rows that catalogues count are not read."""
     index, stretches = reader.index, reader.index.stretches
     sizes, rest = np.zeros(len(index.dictionaries["name"]), dtype=np.int64), selection.stretches.copy()
+    lengths = stretches.lengths
     for entries in index.entries:
         if entries.details is None:
             continue
         part = slice(*np.searchsorted(stretches.first, (entries.first, entries.end)).tolist())
-        counted, rows = entries.details.counted(rest[part], stretches.lengths[part])
+        counted, rows = entries.details.counted(rest[part], lengths[part])
         passing = entries.passing(selection.tests)
         np.add.at(sizes, entries.codes["name"][passing], rows[passing])
         rest[part] &= ~counted

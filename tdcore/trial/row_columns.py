@@ -12,6 +12,7 @@ columns from memory. Threads: belongs to one reader.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -160,7 +161,7 @@ class RowColumns:
         """A narrow column of the rows begin..end-1 of small files, with no large file between them."""
         if name in IN_STRETCH:
             return self.narrow(name, np.arange(begin, end))
-        at = begin - self._shifts[self._starts.index(begin)]
+        at = begin - self._shifts[bisect_left(self._starts, begin)]
         return self._arrays[name].array[at : at + end - begin]
 
     # Adding rows. ---------------------------------------------------------------------------------
