@@ -33,7 +33,7 @@ from tdcore.errors import ConfigError, StopTraining
 from tdcore.format.layout import worker_name
 from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
-from tdcore.hooks.clock import Clock
+from tdcore.hooks.clock import Clock, StepId
 from tdcore.hooks.collection_entries import collection_entries
 from tdcore.hooks.devices import device_notes, warn_growth_refusal, warn_refusals
 from tdcore.hooks.hook_state import HookState
@@ -71,6 +71,9 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     framework: ClassVar[str]
     _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to the collections of all hooks
     _step_phase: ClassVar[int] = COMPUTE  # phase in which a step begins
+    # For statistics in CUDA graphs: called before the next step begins, and when a saved step has begun.
+    _before_step: Callable[[], None] | None = None
+    _on_saved_step: Callable[[StepId], None] | None = None
     _begins_rows = True  # whether _begin_step() begins the row of the step in the times of steps
     _clock: Clock
 
@@ -284,6 +287,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
 
     def _begin_step(self, mode: int) -> Plan | None:
         """Start the next step in the mode (a ModeKeys value). Return its plan; None if it saves nothing."""
+        if self._before_step is not None:
+            self._guarded("CUDA graphs", self._before_step)
         if self._names.changed:
             self._send_collections()
         if self._unmarked:
@@ -293,6 +298,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
             now = self._clock.now
             self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
         if plan is not None:
+            if self._on_saved_step is not None:
+                self._guarded("CUDA graphs", self._on_saved_step, self._clock.now.step_id)
             if self._load is not None:
                 self._guarded("sink load", self._load.begin_saved_step, self._clock.now.step)
             self._unmarked = True

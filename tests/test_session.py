@@ -381,7 +381,8 @@ HOSTILE = {
 def test_the_flusher_returns_freed_memory_unless_the_user_has_chosen_an_allocator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    for name in ("ARROW_DEFAULT_MEMORY_POOL", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
     found = environment()
     assert (found["ARROW_DEFAULT_MEMORY_POOL"], found["MALLOC_ARENA_MAX"]) == ("system", "4")

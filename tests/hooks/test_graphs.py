@@ -44,6 +44,7 @@ class Graphed:
         self.input = torch.zeros(50)
         self.seen: list[np.ndarray[Any, Any]] = []  # inputs of the replays
         self._patch = monkeypatch
+        monkeypatch.setattr(graphs, "uses_cuda", lambda: True)
         hook.register_module(self.model)
 
     def record(self) -> int:
@@ -122,6 +123,7 @@ def test_a_step_with_a_graph_is_complete_only_after_the_collection(
 def test_gradients_of_a_graph_have_one_row_whether_its_step_is_saved_or_not(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(graphs, "uses_cuda", lambda: True)
     hook = make_hook(ring=RING, save_config=EVERY_THIRD, include_collections=["gradients"])
     device = _sim.simulate_device(hook._ring, 0, host_tensors=True)
     assert hook._ring.prepare_device(0)
@@ -139,9 +141,9 @@ def test_gradients_of_a_graph_have_one_row_whether_its_step_is_saved_or_not(
     train()  # an ordinary step, which is saved
     hook.step()
     graph = device.begin_capture(0)
-    monkeypatch.setattr(graphs, "records_graph", lambda: True)
-    train()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs, "records_graph", lambda: True)
+        train()
     device.end_capture(0)
     wanted = {}
     for _ in range(7):

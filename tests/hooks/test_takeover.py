@@ -15,6 +15,7 @@ from torch import nn
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
 from tests.trainers.checks import flushers_of
+from tests.waiting import wait_until
 
 from .conftest import MakeHook, ReadRun
 from .models import Net, train
@@ -44,6 +45,7 @@ def test_a_cell_that_runs_again_leaves_one_flusher_one_hook_and_the_descriptors_
     for _ in range(4):
         hook = td.watch(model, tmp_path / "run", save_interval=1)
         steps_of(model)
+        wait_until(lambda: flushers_of(tmp_path / "run"), "the flusher had begun")
         opened = len(descriptors() - before)
         counted.append((len(flushers_of(tmp_path / "run")), opened, len(model._forward_pre_hooks)))
     assert counted == [counted[0]] * 4

@@ -94,7 +94,12 @@ class TrainingDriver(OptimizerSteps):
             return
         plan = self._clock.plan
         # Compiled code calls tdcore outside of its graphs (operator.py).
-        if plan is None and (args is None or kwargs is not None) and graphs.records_graph():
+        if (
+            plan is None
+            and self._on_saved_step is not None
+            and (args is None or kwargs is not None)
+            and graphs.records_graph()
+        ):
             plan = self._save_into_graph(root, trains=trains)
         if plan is not None:
             spent = self._recorder.spent_ns
@@ -150,6 +155,8 @@ class TrainingDriver(OptimizerSteps):
         for each in self._roots:
             if not each.searched:
                 self._search(each)
+        if self._on_saved_step is None and graphs.uses_cuda():
+            self._on_saved_step = self._arm_graphs
         look_for_phases()
         self._search_ended = perf_counter_ns()
         self._recorder.spent_ns += self._search_ended - start
@@ -197,8 +204,8 @@ class TrainingDriver(OptimizerSteps):
     def _finish(self) -> None:
         self._updates.add(NONE_OPEN)
         self._end_step()
-        if self._graphs.armed:
-            self._guarded("CUDA graphs", self._graphs.end)
+        if self._before_step is not None:
+            self._guarded("CUDA graphs", self._before_step)
 
     def _missing(self) -> Iterator[str]:
         if not self._listens or not self._clock.begun:

@@ -16,7 +16,12 @@ import torch
 
 from tdcore.hooks.clock import StepId
 
-__all__ = ["GraphStatistics", "current_stream", "records_graph"]
+__all__ = ["GraphStatistics", "current_stream", "records_graph", "uses_cuda"]
+
+
+def uses_cuda() -> bool:
+    """Whether the process has initialized CUDA."""
+    return torch.cuda.is_initialized()
 
 
 def records_graph() -> bool:

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from torch import nn
 
-from tdcore.hooks.clock import SuspendedStep
+from tdcore.hooks.clock import StepId, SuspendedStep
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.forward.losses import requires_grad
 from tdcore.hooks.pytorch.steps import compiled_steps
@@ -36,14 +36,15 @@ _NEVER_SAVED = (
 class StepTransitions(DriverState):
     """The part of the hook that begins and ends steps."""
 
-    def _begin_step(self, mode: int) -> Plan | None:
-        """Start the next step, as BaseHook does, and collect the statistics of CUDA graphs."""
-        if self._graphs.armed:
-            self._guarded("CUDA graphs", self._graphs.end)
-        plan = super()._begin_step(mode)
-        if plan is not None:
-            self._guarded("CUDA graphs", self._graphs.begin, self._clock.now.step_id)
-        return plan
+    def _arm_graphs(self, step_id: StepId) -> None:
+        """Let the CUDA graphs compute the statistics of a saved step."""
+        self._graphs.begin(step_id)
+        self._before_step = self._collect_graphs if self._graphs.armed else None
+
+    def _collect_graphs(self) -> None:
+        """Collect the statistics that CUDA graphs have computed in the saved step."""
+        self._before_step = None
+        self._graphs.end()
 
     def _save_into_graph(self, root: Root, *, trains: bool) -> Plan:
         """Treat the step as saved, because the forward is recorded into a CUDA graph.
@@ -143,9 +144,10 @@ class StepTransitions(DriverState):
             self._rest()
         self._clock.continue_step(suspended)
         if suspended.plan is not None:
-            if self._graphs.armed:
-                self._guarded("CUDA graphs", self._graphs.end)
-            self._guarded("CUDA graphs", self._graphs.begin, suspended.step_id)
+            if self._before_step is not None:
+                self._guarded("CUDA graphs", self._before_step)
+            if self._on_saved_step is not None:
+                self._guarded("CUDA graphs", self._on_saved_step, suspended.step_id)
         step, mode, mode_step = suspended.step_id
         self._timer.begin(step, mode, mode_step, self._step_phase, self._recorder.spent_ns)
         if suspended.plan is not None and self._losses.modules:
