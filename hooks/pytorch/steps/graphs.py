@@ -21,7 +21,7 @@ __all__ = ["GraphStatistics", "current_stream", "records_graph", "uses_cuda"]
 
 def uses_cuda() -> bool:
     """Whether the process has initialized CUDA."""
-    return torch.cuda.is_initialized()
+    return bool(torch.cuda.is_initialized())
 
 
 def records_graph() -> bool:
