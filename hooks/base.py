@@ -71,9 +71,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
     framework: ClassVar[str]
     _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to the collections of all hooks
     _step_phase: ClassVar[int] = COMPUTE  # phase in which a step begins
-    # For statistics in CUDA graphs: called before the next step begins, and when a saved step has begun.
-    _before_step: Callable[[], None] | None = None
-    _on_saved_step: Callable[[StepId], None] | None = None
+    _has_graphs = False  # whether the process may use CUDA graphs
+    _graphs_armed = False  # whether CUDA graphs compute the statistics of the current step
     _begins_rows = True  # whether _begin_step() begins the row of the step in the times of steps
     _clock: Clock
 
@@ -260,6 +259,12 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         """The last complete step when the next step begins: a step without further captures."""
         return self._clock.last
 
+    def _arm_graphs(self, step_id: StepId) -> None:
+        """Let CUDA graphs compute the statistics of a saved step. Called only if `_has_graphs`."""
+
+    def _collect_graphs(self) -> None:
+        """Collect these statistics, before the next step. Called only if `_graphs_armed`."""
+
     def _finish(self) -> None:
         """Capture the rest of a step. Called once, before the end."""
 
@@ -287,8 +292,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
 
     def _begin_step(self, mode: int) -> Plan | None:
         """Start the next step in the mode (a ModeKeys value). Return its plan; None if it saves nothing."""
-        if self._before_step is not None:
-            self._guarded("CUDA graphs", self._before_step)
+        if self._graphs_armed:
+            self._guarded("CUDA graphs", self._collect_graphs)
         if self._names.changed:
             self._send_collections()
         if self._unmarked:
@@ -298,8 +303,8 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
             now = self._clock.now
             self._timer.begin(now.step, mode, now.mode_step, self._step_phase, self._recorder.spent_ns)
         if plan is not None:
-            if self._on_saved_step is not None:
-                self._guarded("CUDA graphs", self._on_saved_step, self._clock.now.step_id)
+            if self._has_graphs:
+                self._guarded("CUDA graphs", self._arm_graphs, self._clock.now.step_id)
             if self._load is not None:
                 self._guarded("sink load", self._load.begin_saved_step, self._clock.now.step)
             self._unmarked = True

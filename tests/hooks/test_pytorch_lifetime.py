@@ -17,6 +17,7 @@ from torch.optim import optimizer as optimizer_module
 import tdcore as td
 from tdcore.config.save_config import SaveConfig
 from tdcore.hooks.pytorch import Hook
+from tdcore.hooks.pytorch.steps import graphs
 
 from .conftest import MakeHook, ReadRun
 from .models import Net, train
@@ -174,9 +175,11 @@ def test_a_deep_copy_made_within_the_forward_is_not_hooked(make_hook: MakeHook) 
 
 
 @pytest.mark.usefixtures("no_cycles")
+@pytest.mark.parametrize("with_cuda", [False, True])
 def test_a_dropped_model_is_freed_at_once_and_takes_the_hook_along(
-    make_hook: MakeHook, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_cuda: bool
 ) -> None:
+    monkeypatch.setattr(graphs, "uses_cuda", lambda: with_cuda)
     before = global_hooks()
     ring = td.RingConfig(ring_bytes=1 << 22, slots=1024)
     hook = Hook(

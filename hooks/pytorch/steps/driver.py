@@ -96,7 +96,7 @@ class TrainingDriver(OptimizerSteps):
         # Compiled code calls tdcore outside of its graphs (operator.py).
         if (
             plan is None
-            and self._on_saved_step is not None
+            and self._has_graphs
             and (args is None or kwargs is not None)
             and graphs.records_graph()
         ):
@@ -155,8 +155,7 @@ class TrainingDriver(OptimizerSteps):
         for each in self._roots:
             if not each.searched:
                 self._search(each)
-        if self._on_saved_step is None and graphs.uses_cuda():
-            self._on_saved_step = self._arm_graphs
+        self._has_graphs = self._has_graphs or graphs.uses_cuda()
         look_for_phases()
         self._search_ended = perf_counter_ns()
         self._recorder.spent_ns += self._search_ended - start
@@ -204,8 +203,8 @@ class TrainingDriver(OptimizerSteps):
     def _finish(self) -> None:
         self._updates.add(NONE_OPEN)
         self._end_step()
-        if self._before_step is not None:
-            self._guarded("CUDA graphs", self._before_step)
+        if self._graphs_armed:
+            self._guarded("CUDA graphs", self._collect_graphs)
 
     def _missing(self) -> Iterator[str]:
         if not self._listens or not self._clock.begun:

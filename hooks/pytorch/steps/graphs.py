@@ -35,16 +35,11 @@ def current_stream(device: int) -> int:
 
 
 class GraphStatistics:
-    """The graphs that are armed for the current saved step.
+    """The graphs that are armed for the current saved step."""
 
-    Attributes:
-        armed: Whether end() has to collect.
-    """
-
-    __slots__ = ("_devices", "_ring", "_step_id", "armed")
+    __slots__ = ("_devices", "_ring", "_step_id")
 
     def __init__(self, ring: Any) -> None:
-        self.armed = False
         self._ring = ring
         self._devices: list[int] = []
         self._step_id = StepId(0, 0, 0)
@@ -54,17 +49,16 @@ class GraphStatistics:
         """The global step for which the graphs are armed."""
         return self._step_id.step
 
-    def begin(self, step_id: StepId) -> None:
-        """Arm the graphs of all devices for a saved step."""
-        devices = self._ring.graph_devices()
-        if devices:
-            self._step_id = step_id
-            self._devices = [one for one in devices if self._ring.arm_graphs(one, current_stream(one))]
-            self.armed = bool(self._devices)
+    def begin(self, step_id: StepId) -> bool:
+        """Arm the graphs of all devices for a saved step. Return whether end() has to collect."""
+        self._step_id = step_id
+        self._devices = [
+            one for one in self._ring.graph_devices() if self._ring.arm_graphs(one, current_stream(one))
+        ]
+        return bool(self._devices)
 
     def end(self) -> None:
         """Collect the results of the replays since begin(), as rows of its step."""
-        self.armed = False
         step, mode, mode_step = self._step_id
         for device in self._devices:
             self._ring.collect_graphs(device, current_stream(device), step, mode, mode_step)

@@ -37,13 +37,10 @@ class StepTransitions(DriverState):
     """The part of the hook that begins and ends steps."""
 
     def _arm_graphs(self, step_id: StepId) -> None:
-        """Let the CUDA graphs compute the statistics of a saved step."""
-        self._graphs.begin(step_id)
-        self._before_step = self._collect_graphs if self._graphs.armed else None
+        self._graphs_armed = self._graphs.begin(step_id)
 
     def _collect_graphs(self) -> None:
-        """Collect the statistics that CUDA graphs have computed in the saved step."""
-        self._before_step = None
+        self._graphs_armed = False
         self._graphs.end()
 
     def _save_into_graph(self, root: Root, *, trains: bool) -> Plan:
@@ -144,10 +141,10 @@ class StepTransitions(DriverState):
             self._rest()
         self._clock.continue_step(suspended)
         if suspended.plan is not None:
-            if self._before_step is not None:
-                self._guarded("CUDA graphs", self._before_step)
-            if self._on_saved_step is not None:
-                self._guarded("CUDA graphs", self._on_saved_step, suspended.step_id)
+            if self._graphs_armed:
+                self._guarded("CUDA graphs", self._collect_graphs)
+            if self._has_graphs:
+                self._guarded("CUDA graphs", self._arm_graphs, suspended.step_id)
         step, mode, mode_step = suspended.step_id
         self._timer.begin(step, mode, mode_step, self._step_phase, self._recorder.spent_ns)
         if suspended.plan is not None and self._losses.modules:
@@ -209,7 +206,7 @@ class StepTransitions(DriverState):
             pending = root.parameters.pending
             if pending is not None and not root.parameters.is_whole:
                 return pending.step_id.step - 1
-        return self._graphs.step - 1 if self._graphs.armed else self._clock.last
+        return self._graphs.step - 1 if self._graphs_armed else self._clock.last
 
     def _may_be_saved_next(self) -> bool:
         """Whether the next forward may belong to a saved step."""
