@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.format.catalogue_details import DETAIL_LISTS, Details, DetailsBuilder
-from tdcore.format.packed import Ints, packed, unpacked
+from tdcore.format.packed import Ints, packed, spans, unpacked
+from tdcore.format.row_order import ORDER_LISTS, RowOrder, RowOrderBuilder
 from tdcore.format.seal import Seal
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Catalogue:
             stretch no name and call occurs twice, and the rows are in order of ticket and seq. False if
             unknown.
         details: Entries of each stretch and totals of each entry; None if unknown.
+        order: Entry of each row; None if unknown.
         seal: Checksums of the bytes of the columns that the catalogue describes; None if unknown.
     """
 
@@ -72,6 +74,7 @@ class Catalogue:
     last_time_ns: int
     plain: bool = False
     details: Details | None = None
+    order: RowOrder | None = None
     seal: Seal | None = None
 
     @property
@@ -91,6 +94,8 @@ class Catalogue:
         if self.details is not None:
             lists = {name: packed(column) for name, column in self.details.lists().items()}
             document["details"] = {"dtypes": list(self.details.dtypes), **lists}
+        if self.order is not None:
+            document["order"] = {name: packed(column) for name, column in self.order.lists().items()}
         if self.seal is not None:
             document["seal"] = self.seal.to_document()
         text = json.dumps(document, separators=(",", ":")).encode()
@@ -120,6 +125,7 @@ def decode_catalogue(metadata: Mapping[bytes, bytes] | None, rows: int) -> Catal
             last_time_ns=int(document["last_time_ns"]),
             plain=document.get("plain") is True,
             details=_details(document.get("details"), rows),
+            order=_order(document.get("order"), rows),
             seal=None if document.get("seal") is None else Seal.of_document(document["seal"], rows),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, zlib.error, OverflowError) as error:
@@ -133,6 +139,12 @@ def _details(document: dict[str, Any] | None, rows: int) -> Details | None:
         return None
     lists = {name: unpacked(document[name], rows) for name in DETAIL_LISTS}
     return Details.of_lists(lists, [str(word) for word in document["dtypes"]])
+
+
+def _order(document: dict[str, Any] | None, rows: int) -> RowOrder | None:
+    if document is None:
+        return None
+    return RowOrder(**{name: unpacked(document[name], rows) for name in ORDER_LISTS})
 
 
 def _check(catalogue: Catalogue, rows: int) -> None:
@@ -153,6 +165,9 @@ def _check(catalogue: Catalogue, rows: int) -> None:
         raise ValueError(f"its catalogue has {catalogue.rows} rows, and the file has {rows}")
     if catalogue.details is not None:
         catalogue.details.check(rows, len(catalogue.stretches["rows"]), len(catalogue.entries["name"]))
+    if catalogue.order is not None:
+        totals = None if catalogue.details is None else catalogue.details.totals
+        catalogue.order.check(catalogue.stretches, catalogue.entries["mode"], totals)
 
 
 class CatalogueBuilder:
@@ -166,6 +181,7 @@ class CatalogueBuilder:
         self._stretches: list[dict[str, Ints]] = []
         self._entries: dict[tuple[int, ...], int] = {}  # codes -> number
         self._details = DetailsBuilder()
+        self._order = RowOrderBuilder()
         self._last_time_ns = -1
         self._plain = True
         self._tail: dict[str, Ints] = {}  # the rows of the last stretch
@@ -186,7 +202,9 @@ class CatalogueBuilder:
         first = np.flatnonzero(new)
         lengths = np.diff(np.append(first, table.num_rows))
         self._stretches.append({"rows": lengths, **{name: column[first] for name, column in columns.items()}})
-        self._details.add(table, self._add_entries(codes), first)
+        entry = self._add_entries(codes)
+        self._details.add(table, entry, first)
+        self._order.add(entry, first)
         self._check_plain(table, codes["name"])
         self._last_time_ns = max(
             self._last_time_ns, int(np.asarray(table.column("time_ns").to_numpy()).max())
@@ -210,6 +228,7 @@ class CatalogueBuilder:
             last_time_ns=self._last_time_ns,
             plain=self._plain,
             details=self._details.finish(first),
+            order=self._order.finish(first),
         )
 
     def _check_plain(self, table: pa.Table, names: Ints) -> None:
@@ -278,6 +297,7 @@ class CatalogueCheck:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.seal = catalogue.seal
+        self._order = catalogue.order
         self._stretches = catalogue.stretches
         self._ends = np.cumsum(catalogue.stretches["rows"])
         self._codes = {
@@ -292,7 +312,7 @@ class CatalogueCheck:
             self._known[self._entries] = True
 
     def check(self, table: pa.Table, first: int) -> None:
-        """Raise ValueError unless the catalogue has the steps and entries of these rows.
+        """Raise ValueError unless the catalogue has the steps and entries of these rows, and their order.
 
         Args:
             table: The columns `columns`, each without chunks; texts are dictionary-encoded.
@@ -307,8 +327,26 @@ class CatalogueCheck:
             differ = np.repeat(self._stretches[name][stretches], sizes) != column
             if differ.any():
                 raise ValueError(f"its catalogue has another {name!r} for row {first + int(differ.argmax())}")
-        if any(column.min() < 0 for column in found.values()) or not self._has(self._keys(found)):
+        keys = self._keys(found)
+        if any(column.min() < 0 for column in found.values()) or not self._has(keys):
             raise ValueError(f"its catalogue lacks a name, kind or status of rows from {first} on")
+        if self._order is not None:
+            self._check_order(self._order, keys, first, stretches)
+
+    def _check_order(self, order: RowOrder, keys: Ints, first: int, stretches: slice) -> None:
+        """Raise ValueError unless the rows of stretches with a known order are in this order.
+
+        keys: of the rows from number `first` on; see _keys. stretches: those with the rows.
+        """
+        at = np.arange(stretches.start, stretches.stop)
+        at = at[order.stretch[at] >= 0]
+        begin = self._ends[at] - self._stretches["rows"][at]
+        rows, entries = spans(begin, self._stretches["rows"][at]) - first, order.entries_of(at)
+        here = (rows >= 0) & (rows < len(keys))
+        differ = keys[rows[here]] != self._entries[entries[here]]
+        if differ.any():
+            row = first + int(rows[here][differ.argmax()])
+            raise ValueError(f"its catalogue has another tensor for row {row}")
 
     def _stretches_of(self, first: int, end: int) -> tuple[slice, Ints]:
         """The stretches of the rows first..end-1, and the number of these rows in each."""

@@ -1,4 +1,4 @@
-"""Lists of integers as short texts, for JSON in the metadata of a file. Pure functions, any thread."""
+"""Lists of integers: as short texts, for JSON in the metadata of a file, and of spans. Pure, any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ints", "packed", "unpacked"]
+__all__ = ["Ints", "packed", "spans", "unpacked"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -27,4 +27,11 @@ def unpacked(text: str, rows: int) -> Ints:
     if not stream.eof or len(data) > 8 * rows or len(data) % 8:
         raise ValueError("a list of numbers in its catalogue is too long, or is cut")
     found: Ints = np.cumsum(np.frombuffer(data, dtype="<i8"), dtype=np.int64)
+    return found
+
+
+def spans(starts: Ints, sizes: Ints) -> Ints:
+    """The numbers start .. start + size - 1 of each pair, one after the other."""
+    found: Ints = np.arange(int(sizes.sum()), dtype=np.int64)
+    found += np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
     return found

@@ -19,7 +19,7 @@ from tdcore.format.packed import Ints, packed, unpacked
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CONSTANT_COLUMNS", "SEALED_COLUMNS", "Seal", "SealBuilder"]
+__all__ = ["CONSTANT_COLUMNS", "SEALED_COLUMNS", "Seal", "SealBuilder", "sealed_places"]
 
 # Columns that describe the place of a row; the catalogue and the name of the file have their values.
 SEALED_COLUMNS = ("attempt", "worker", "mode", "mode_step", "step", "name", "kind", "status")
@@ -72,23 +72,31 @@ class Seal:
         """The constant columns of a row group, with their values."""
         return {name: int(column[group]) for name, column in self.values.items() if column[group] >= 0}
 
-    def matches(self, metadata: Any, groups: Sequence[int], data: memoryview) -> bool:
+    def matches(
+        self,
+        metadata: Any,
+        groups: Sequence[int],
+        data: memoryview,
+        places: Mapping[str, int] | None = None,
+    ) -> bool:
         """Whether the bytes of row groups are those that were sealed.
 
         Args:
             metadata: The pyarrow metadata of the file.
             groups: The row groups.
             data: The bytes of the file.
+            places: The result of `sealed_places`, for several calls; None: it is computed.
         """
         if metadata.num_row_groups != len(self.crcs):
             return False
-        places, left = _places(metadata.schema), len(data)
+        places, left = sealed_places(metadata.schema) if places is None else places, len(data)
         for group in groups:
-            columns = metadata.row_group(group)
-            left -= sum(columns.column(at).total_compressed_size for at in places.values())
+            constants = self.constants(group)
+            chunks = _chunks(metadata.row_group(group), places, constants)
+            left -= sum(end - first for first, end in chunks)
             if left < 0:  # chunks that overlap would be read many times
                 return False
-            if _group_crc(columns, data, places, self.constants(group)) != int(self.crcs[group]):
+            if _crc(chunks, data) != int(self.crcs[group]):
                 return False
         return True
 
@@ -126,10 +134,10 @@ class SealBuilder:
         if attempts[0] < 0 or workers[0] is None:
             return None
         values = {name: np.array(self._values[name], dtype=np.int64) for name in CONSTANT_COLUMNS}
-        places, crcs = _places(metadata.schema), []
+        places, crcs = sealed_places(metadata.schema), []
         for group in range(metadata.num_row_groups):
             constants = [name for name in CONSTANT_COLUMNS if values[name][group] >= 0]
-            crcs.append(_group_crc(metadata.row_group(group), data, places, constants))
+            crcs.append(_crc(_chunks(metadata.row_group(group), places, constants), data))
         return Seal(
             worker=workers[0], attempt=attempts[0], crcs=np.array(crcs, dtype=np.int64), values=values
         )
@@ -139,21 +147,35 @@ def _limit(name: str) -> int:
     return _LIMITS.get(name, _MAX_COUNT)
 
 
-def _places(schema: Any) -> dict[str, int]:
+def sealed_places(schema: Any) -> dict[str, int]:
     """Position of each column of a Parquet schema that is not nested, and that a seal can have."""
     places = {name: at for at, name in enumerate(schema.names) if name in _COLUMNS}
     return {name: at for name, at in places.items() if schema.column(at).path == name}
 
 
-def _group_crc(group: Any, data: memoryview, places: Mapping[str, int], constants: Container[str]) -> int:
-    """The CRC-32 of the column chunks of SEALED_COLUMNS and `constants`; -1 if the file lacks one of them."""
-    crc = 0
+def _chunks(group: Any, places: Mapping[str, int], constants: Container[str]) -> list[tuple[int, int]]:
+    """First byte and end of the column chunks of SEALED_COLUMNS and `constants`, in the order of the seal.
+
+    Neighbouring chunks are joined. Empty if the file lacks one of the columns.
+    """
+    found: list[tuple[int, int]] = []
     for name in (*SEALED_COLUMNS, *(name for name in CONSTANT_COLUMNS if name in constants)):
         if name not in places:
-            return -1
+            return []
         chunk = group.column(places[name])
         first = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
         end = first + chunk.total_compressed_size
+        if found and found[-1][1] == first <= end:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((first, end))
+    return found
+
+
+def _crc(chunks: Sequence[tuple[int, int]], data: memoryview) -> int:
+    """The CRC-32 of the bytes of chunks; -1 if there is none, or if one is outside the file."""
+    crc = 0 if chunks else -1
+    for first, end in chunks:
         if not 0 <= first <= end <= len(data):
             return -1
         crc = zlib.crc32(data[first:end], crc)

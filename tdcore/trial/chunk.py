@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.format import layout
+from tdcore.trial.catalogued_rows import CATALOGUED, CataloguedRows
 
 __all__ = [
     "Chunk",
@@ -148,9 +149,11 @@ class LazyChunk(Chunk):
         wide: Names of the columns that are not converted.
         number: A number that no other chunk of the index has.
         cache: The cache of all chunks of the index.
+        confirm: Raises RunCorrupt unless the catalogue of the file describes the rows.
+        catalogued: Columns that follow from the catalogue of the file; None: all columns are read.
     """
 
-    __slots__ = ("_cache", "_convert", "_number", "_replaced")
+    __slots__ = ("_cache", "_convert", "_number", "_replaced", "catalogued", "confirm")
 
     def __init__(
         self,
@@ -161,8 +164,12 @@ class LazyChunk(Chunk):
         *,
         number: int,
         cache: ColumnCache,
+        confirm: Callable[[], None],
+        catalogued: CataloguedRows | None,
     ) -> None:
         super().__init__(rows, load, wide, level=-1)
+        self.confirm = confirm
+        self.catalogued = catalogued
         self._convert = convert
         self._number = number
         self._cache = cache
@@ -180,27 +187,45 @@ class LazyChunk(Chunk):
         """Narrow columns by name. Raises RunCorrupt."""
         return self.read(names, ())[0]
 
-    def read(self, narrow: Sequence[str], wide: Sequence[str], *, keep: bool = True) -> tuple[Codes, Columns]:
+    def read(
+        self, narrow: Sequence[str], wide: Sequence[str], rows: Rows | None = None, *, keep: bool = True
+    ) -> tuple[Codes, Columns]:
         """Narrow columns as arrays and other columns as they are, from one pass over the file.
 
-        keep: add the columns to the cache. Raises RunCorrupt.
+        rows: Rows of the chunk, in order; None: all rows. keep: add the columns to the cache. Raises
+        RunCorrupt.
         """
         found: dict[str, Any] = {name: self._replaced.get(name) for name in narrow}
         for name in (*narrow, *wide):
             if found.get(name) is None:
                 found[name] = self._cache.get(self._number, name)
         lacking = [name for name, column in found.items() if column is None]
-        if lacking:
+        for name, column in self._read(lacking).items() if lacking else ():
+            if found.get(name, column) is None:
+                found[name] = column
+            if keep:
+                self._cache.put(self._number, name, column)
+        codes, columns = {name: found[name] for name in narrow}, {name: found[name] for name in wide}
+        if rows is None:
+            return codes, columns
+        return {name: column[rows] for name, column in codes.items()}, taken(columns, rows)
+
+    def _read(self, names: Sequence[str]) -> dict[str, Any]:
+        """Columns from the catalogue or from the file, and columns that are checked together with them."""
+        found: dict[str, Any] = {}
+        if self.catalogued is not None:
+            known = [name for name in names if name in CATALOGUED]
+            if known:
+                self.confirm()
+                found.update(self.catalogued.codes(known))
+                names = [name for name in names if name not in found]
+        if names:
             assert self._load is not None
-            table = self._load(lacking)  # it may have further columns, which are needed for checks
-            codes = self._convert(table.select([n for n in table.column_names if n not in self._wide]))
-            for name in table.column_names:
-                column = codes[name] if name in codes else table.column(name)
-                if found.get(name, column) is None:
-                    found[name] = column
-                if keep:
-                    self._cache.put(self._number, name, column)
-        return {name: found[name] for name in narrow}, {name: found[name] for name in wide}
+            table = self._load(names)
+            narrow = [name for name in table.column_names if name not in self._wide]
+            codes = self._convert(table.select(narrow)) if narrow else {}
+            found |= {n: codes[n] if n in codes else table.column(n) for n in table.column_names}
+        return found
 
     def replace(self, name: str, rows: Rows, values: npt.NDArray[Any]) -> None:
         """Set values of a narrow column. They stay in memory."""
@@ -283,10 +308,7 @@ def gather_codes(
 
     def read(chunk: Chunk, local: Rows | None) -> tuple[Codes, Columns]:
         assert isinstance(chunk, LazyChunk)
-        codes, columns = chunk.read(narrow, wide)
-        if local is None:
-            return codes, columns
-        return {name: column[local] for name, column in codes.items()}, taken(columns, local)
+        return chunk.read(narrow, wide, local)
 
     codes: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in narrow}
     pieces: dict[str, list[pa.Array]] = {name: [] for name in wide}

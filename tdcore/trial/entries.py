@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.format.catalogue_details import Details
+from tdcore.format.row_order import RowOrder
 
 __all__ = ["Entries"]
 
@@ -18,11 +19,11 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 class Entries:
     """The combinations of name, kind, status, mode and worker in the rows of one large file, as codes.
 
-    first, end: The rows of the file in the index, end exclusive. plain, details: see Catalogue; the codes of
-    `dtype` are those of the dictionary of the index.
+    first, end: The rows of the file in the index, end exclusive. plain, details, order: see Catalogue; the
+    codes of `dtype` are those of the dictionary of the index.
     """
 
-    __slots__ = ("codes", "details", "dtype", "end", "first", "plain")
+    __slots__ = ("codes", "details", "dtype", "end", "first", "order", "plain")
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Entries:
         *,
         plain: bool,
         details: Details | None = None,
+        order: RowOrder | None = None,
         dtype: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.plain = plain
@@ -39,6 +41,7 @@ class Entries:
         self.end = end
         self.codes = codes
         self.details = details
+        self.order = order
         self.dtype = dtype
 
     def passing(self, tests: Mapping[str, Mask]) -> Mask:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ from tdcore.format.catalogue import (
     decode_catalogue,
 )
 from tdcore.format.documents import clipped
+from tdcore.trial.catalogued_rows import CataloguedFile
+from tdcore.trial.checked_rows import CheckedRows
 from tdcore.trial.chunk import Chunk, ColumnCache, LazyChunk
 from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.parquet_file import RowGroups, Source, open_parquet, open_source, pieces_of, read_columns
@@ -178,7 +180,7 @@ def _open_lazily(
         except ValueError as error:
             raise RunCorrupt(f"{key} is damaged: {error}; restore it from a copy") from error
     check = None if catalogue is None else CatalogueCheck(catalogue)
-    builder, chunks = CatalogueBuilder(), list[Chunk]()
+    builder, kept = CatalogueBuilder(), list[tuple[RowGroups, Rows | None]]()
     for piece in pieces_of(parquet, source, key):
         rows: Rows | None = None
         if not whole:
@@ -186,18 +188,25 @@ def _open_lazily(
             rows = np.flatnonzero(_wanted(tickets, wanted))
             if not len(rows):
                 continue
-        chunks.append(_lazy_chunk(piece, rows, file, dictionaries, cache, check))
+        kept.append((piece, rows))
         if catalogue is None:
             table = piece.read((*CATALOGUE_COLUMNS, *PLAIN_COLUMNS, "attempt", "worker"))
             builder.add(table if rows is None else table.take(pa.array(rows)))
             narrow_arrays(table.select(["attempt", "worker"]), file, dictionaries)  # only to check them
     catalogue = builder.finish() if catalogue is None else catalogue
+    codes = {}
     for name, words in catalogue.words.items():
         _check_words(name, words, file)
-        dictionaries[name].codes(words)  # now: codes are in the order of the files, see resolve()
+        # Now: codes are in the order of the files, see resolve().
+        codes[name] = dictionaries[name].codes(words).astype(NARROW[name])
     if catalogue.details is not None:
         _check_words("dtype", catalogue.details.dtypes, file)
     dictionaries["worker"].codes([file.worker])
+    catalogued, first, chunks = CataloguedFile(catalogue, codes), 0, list[Chunk]()
+    for piece, rows in kept:
+        end = first + (piece.rows if rows is None else len(rows))
+        chunks.append(_lazy_chunk(piece, rows, file, dictionaries, cache, check, catalogued, first, end))
+        first = end
     return FileRows(chunks=chunks, arrays=None, catalogue=catalogue, metadata=metadata)
 
 
@@ -208,88 +217,42 @@ def _lazy_chunk(
     dictionaries: TextDictionaries,
     cache: ColumnCache,
     check: CatalogueCheck | None,
+    catalogued: CataloguedFile,
+    first: int,
+    end: int,
 ) -> LazyChunk:
     """Create a lazy chunk.
 
-    rows: rows of the piece to keep; None: all rows. check: compares the rows with the catalogue of the file
-    at the first read; None: the catalogue was made from the rows.
+    Args:
+        piece, file: The row groups, and their file.
+        rows: Rows of the piece to keep; None: all rows.
+        dictionaries, cache: Of the index.
+        check: Compares the rows with the catalogue of the file at the first read; None: the catalogue was
+            made from the rows.
+        catalogued, first, end: The catalogue, and the rows of the chunk in it.
     """
-    read = piece.read if check is None else _Checked(piece, file, dictionaries, check).read
+    convert = partial(narrow_arrays, file=file, dictionaries=dictionaries)
+    checked = None if check is None else CheckedRows(piece, file, check, convert)
+    read, confirm = (piece.read, _nothing) if checked is None else (checked.read, checked.confirm)
 
     def load(names: Sequence[str]) -> pa.Table:
         table = read(_with_related(names))
         return table if rows is None or len(rows) == piece.rows else table.take(pa.array(rows))
 
     return LazyChunk(
-        piece.rows if rows is None else len(rows),
+        end - first,
         load,
-        partial(narrow_arrays, file=file, dictionaries=dictionaries),
+        convert,
         WIDE,
         number=cache.next_number(),
         cache=cache,
+        confirm=confirm,
+        catalogued=catalogued.rows(first, end),
     )
 
 
-class _Checked:
-    """Columns of row groups, whose steps and names are compared with the catalogue at the first read.
-
-    They are not decoded if the catalogue has a seal of their bytes.
-    """
-
-    def __init__(
-        self, piece: RowGroups, file: layout.FileRange, dictionaries: TextDictionaries, check: CatalogueCheck
-    ) -> None:
-        self._piece = piece
-        self._file = file
-        self._dictionaries = dictionaries
-        self._check: CatalogueCheck | None = check
-        self._constants: dict[str, int] = {}
-
-    def read(self, names: Sequence[str]) -> pa.Table:
-        """Columns of all rows. Raises RunCorrupt."""
-        check = self._check
-        if check is not None:
-            if not self._is_sealed(check):
-                return self._compared(check, names)
-            self._check = None
-        lacking = [name for name in names if name not in self._constants]
-        table = self._piece.read(lacking) if lacking else None
-        if len(lacking) == len(names):
-            return table
-        return self._with_constants(table, names)
-
-    def _is_sealed(self, check: CatalogueCheck) -> bool:
-        seal, file = check.seal, self._file
-        if seal is None or (seal.worker, seal.attempt) != (file.worker, file.attempt):
-            return False
-        constants = self._piece.constants(seal)
-        self._constants = constants or {}
-        return constants is not None
-
-    def _compared(self, check: CatalogueCheck, names: Sequence[str]) -> pa.Table:
-        table = self._piece.read(list(dict.fromkeys([*names, "attempt", "worker", *CatalogueCheck.columns])))
-        narrow_arrays(table.select(["attempt", "worker"]), self._file, self._dictionaries)  # to check them
-        try:
-            check.check(table, self._piece.first)
-        except ValueError as error:
-            raise RunCorrupt(f"{self._file.index_key} is damaged: {error}; restore it from a copy") from error
-        self._check = None
-        return table.select(names)
-
-    def _with_constants(self, table: pa.Table | None, names: Sequence[str]) -> pa.Table:
-        schema = pa.schema([layout.index_schema().field(name) for name in names])
-        columns = [
-            _repeated(self._constants[name], schema.field(name).type, self._piece.rows)
-            if table is None or name in self._constants
-            else table.column(name)
-            for name in names
-        ]
-        return pa.table(columns, schema=schema)
-
-
-@lru_cache(maxsize=16)  # row groups have few different sizes
-def _repeated(value: int, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), rows)
+def _nothing() -> None:
+    """The catalogue was made from the rows."""
 
 
 def _with_related(names: Sequence[str]) -> list[str]:

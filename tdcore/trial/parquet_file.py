@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 from tdcore.errors import RunCorrupt, SinkKeyError, UnsafeFile
 from tdcore.format import layout
 from tdcore.format.documents import clipped
+from tdcore.format.seal import Seal, sealed_places
 from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.chunk import whole_column
 from tdcore.trial.index_schema import as_type, check_schema
 
 if TYPE_CHECKING:
-    from tdcore.format.seal import Seal
     from tdcore.sinks import Sink
 
 __all__ = [
@@ -203,6 +203,7 @@ class RowGroups:
 def pieces_of(parquet: pq.ParquetFile, source: Source, key: str) -> list[RowGroups]:
     """The file in pieces of at least _PIECE_ROWS rows, each with its own reader, for threads."""
     metadata = parquet.metadata
+    places: dict[str, int] = {}  # of the columns of a seal
     pieces: list[RowGroups] = []
     groups: list[int] = []
     first = rows = 0
@@ -211,17 +212,19 @@ def pieces_of(parquet: pq.ParquetFile, source: Source, key: str) -> list[RowGrou
         rows += metadata.row_group(group).num_rows
         if rows >= _PIECE_ROWS or group == metadata.num_row_groups - 1:
             read = partial(_read_groups, source, metadata, key, tuple(groups), rows)
-            constants = partial(_constants, source, metadata, key, tuple(groups))
+            constants = partial(_constants, source, metadata, key, tuple(groups), places)
             pieces.append(RowGroups(first=first, rows=rows, read=read, constants=constants))
             first, rows, groups = first + rows, 0, []
     return [piece for piece in pieces if piece.rows]
 
 
 def _constants(
-    source: Source, metadata: Any, key: str, groups: Sequence[int], seal: Seal
+    source: Source, metadata: Any, key: str, groups: Sequence[int], places: dict[str, int], seal: Seal
 ) -> dict[str, int] | None:
+    """See RowGroups.constants. places: of the columns of a seal; they are added if there are none."""
     with reading(key, "reading its footer"):
-        if not seal.matches(metadata, groups, source.view):
+        places.update(places or sealed_places(metadata.schema))
+        if not seal.matches(metadata, groups, source.view, places):
             return None
     first, *others = (seal.constants(group) for group in groups)
     return {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}

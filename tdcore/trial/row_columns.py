@@ -210,7 +210,15 @@ class RowColumns:
         if details is not None:
             dtype = self.dictionaries["dtype"].codes(details.dtypes)[details.dtype]
         self.entries.append(
-            Entries(first, self._rows, entries, plain=catalogue.plain, details=details, dtype=dtype)
+            Entries(
+                first,
+                self._rows,
+                entries,
+                plain=catalogue.plain,
+                details=details,
+                order=catalogue.order,
+                dtype=dtype,
+            )
         )
 
     def join_small(self) -> None:

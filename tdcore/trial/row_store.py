@@ -18,6 +18,7 @@ from tdcore.errors import RunCorrupt
 from tdcore.trial.chunk import Chunk, Codes, Columns, LazyChunk, joined_columns, taken
 from tdcore.trial.held import Held
 from tdcore.trial.index_file import NARROW
+from tdcore.trial.located_rows import LocatedRows
 from tdcore.trial.row_columns import RowColumns, Rows
 from tdcore.trial.stretches import IN_STRETCH
 
@@ -49,6 +50,7 @@ class RowStore(RowColumns):
         if not tests and stretches is not None and not first:
             return self.stretches.rows_of(np.flatnonzero(stretches))
         stretches = self._possible(tests, stretches)
+        located = LocatedRows(self.entries, self.stretches, tests, stretches)
         found = [np.empty(0, dtype=np.int64)]
         for begin, end, chunk in self._parts():
             if end <= first:
@@ -57,9 +59,15 @@ class RowStore(RowColumns):
                 found.append(self._find_in_memory(begin, end, tests, stretches))
                 continue
             mask = self._searched(begin, end, stretches)
-            if mask is not None:
+            if mask is None:
+                continue
+            places = _places(begin, end, chunk, mask, located)
+            if places is None:
                 codes = chunk.codes(_tested(tests))
-                found.append(begin + self._passing(begin, end, mask, tests, codes))
+                places = self._passing(begin, end, mask, tests, codes)
+            elif len(places):
+                chunk.confirm()
+            found.append(begin + places)
         rows: Rows = np.concatenate(found)
         return rows[rows >= first] if first else rows
 
@@ -120,6 +128,7 @@ class RowStore(RowColumns):
         See `find`.
         """
         stretches = self._possible(tests, stretches)
+        located = LocatedRows(self.entries, self.stretches, tests, stretches)
         keep = len(self) <= _MANY_ROWS
         for begin, end, chunk in self._parts():
             if not isinstance(chunk, LazyChunk):
@@ -130,15 +139,22 @@ class RowStore(RowColumns):
             mask = self._searched(begin, end, stretches)
             if mask is None:
                 continue
+            places = _places(begin, end, chunk, mask, located)
+            if places is not None:
+                if len(places):
+                    chunk.confirm()
+                    part = None if len(places) == end - begin else places
+                    yield begin + places, *chunk.read(narrow, wide, part, keep=keep)
+                continue
             codes, columns = chunk.read([*dict.fromkeys([*_tested(tests), *narrow])], wide, keep=keep)
-            local = self._passing(begin, end, mask, tests, codes)
-            if not len(local):
+            places = self._passing(begin, end, mask, tests, codes)
+            if not len(places):
                 continue
             codes = {name: codes[name] for name in narrow}
-            if len(local) < end - begin:
-                codes = {name: column[local] for name, column in codes.items()}
-                columns = taken(columns, local)
-            yield begin + local, codes, columns
+            if len(places) < end - begin:
+                codes = {name: column[places] for name, column in codes.items()}
+                columns = taken(columns, places)
+            yield begin + places, codes, columns
 
     @contextmanager
     def found(
@@ -224,6 +240,18 @@ class RowStore(RowColumns):
             np.append(first[low:high], self._rows if high == len(first) else first[high]), begin, end
         )
         return np.repeat(chosen, np.diff(bounds))
+
+
+def _places(begin: int, end: int, chunk: LazyChunk, mask: Mask, located: LocatedRows) -> Rows | None:
+    """Places in a chunk of the rows of a mask that pass the tests, from the catalogue of the file.
+
+    begin, end: The rows of the chunk. None if columns of the tests must be read.
+    """
+    if located.all_pass(begin):
+        return np.flatnonzero(mask)
+    if chunk.catalogued is None:
+        return None
+    return located.within(begin, end)
 
 
 def _tested(tests: Mapping[str, Mask]) -> list[str]:

@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.format.packed import spans
 from tdcore.trial.columns import GrowingColumn, starts_of
 from tdcore.trial.common_steps import CommonSteps
 from tdcore.trial.dictionary import TextDictionaries
 
-__all__ = ["IN_STRETCH", "Stretches", "spans"]
+__all__ = ["IN_STRETCH", "Stretches"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -95,12 +96,3 @@ class Stretches:
 
     def _is_everything(self, rows: Ints) -> bool:
         return len(rows) > 0 and int(rows[0]) == 0 and bool((rows[1:] - rows[:-1] == 1).all())
-
-
-def spans(starts: Ints, sizes: Ints) -> Ints:
-    """The numbers start .. start + size - 1 of each pair, one after the other."""
-    total = int(sizes.sum())
-    if total == 0:
-        return np.empty(0, dtype=np.int64)
-    found: Ints = np.arange(total, dtype=np.int64) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
-    return found

@@ -51,19 +51,19 @@ def _decoded(question: Callable[[Trial], Any], root: Path, monkeypatch: pytest.M
     return found
 
 
-def test_one_tensor_decodes_the_names_and_the_columns_of_the_answer_once(
+def test_one_tensor_decodes_the_columns_of_the_answer_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(tmp_path)
     columns = ["step", "mean", "std", "min", "max"]
     found = _decoded(lambda trial: trial.stats(["a"], columns=columns), tmp_path, monkeypatch)
-    assert found == dict.fromkeys(("name", "mean", "m2", "min", "max"), _GROUPS)
+    assert found == dict.fromkeys(("mean", "m2", "min", "max"), _GROUPS)
 
 
 def test_a_tensor_of_one_step_decodes_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _run(tmp_path)
     found = _decoded(lambda trial: trial.stats(["e"], columns=["step", "mean"]), tmp_path, monkeypatch)
-    assert found == {"name": 1, "mean": 1}
+    assert found == {"mean": 1}
 
 
 def test_merged_statistics_decode_only_the_columns_of_the_answer(
@@ -76,12 +76,10 @@ def test_merged_statistics_decode_only_the_columns_of_the_answer(
     assert found == dict.fromkeys(("abs_sum", "max"), _GROUPS)
 
 
-def test_show_decodes_the_names_and_one_statistic_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_decodes_one_statistic_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _run(tmp_path)
     found = _decoded(lambda trial: trial.condensed("abcde", "abs_mean", 8), tmp_path, monkeypatch)
     of_last_rows = 2  # the last step, and that of the tensor d, which is in the same row group
-    assert _GROUPS <= found["name"] <= _GROUPS + of_last_rows
+    assert "name" not in found
     assert _GROUPS <= found["abs_sum"] <= _GROUPS + of_last_rows
-    assert max(count for name, count in found.items() if name not in ("name", "abs_sum")) <= of_last_rows
+    assert max(count for name, count in found.items() if name != "abs_sum") <= of_last_rows
