@@ -105,7 +105,8 @@ def _values(table: pa.Table, statistic: str) -> Floats:
     """The statistic of each row; any number without statistics."""
 
     def floats(name: str) -> Floats:
-        column = table.column(name).cast(pa.float64(), safe=False).fill_null(0.0)
+        column = table.column(name).cast(pa.float64(), safe=False)
+        column = column.fill_null(0.0) if column.null_count else column
         return np.asarray(column.to_numpy(), dtype=np.float64)
 
     with np.errstate(all="ignore"):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import RunCorrupt
+from tdcore.format.packed import spans
 from tdcore.modes import ModeKeys
 from tdcore.trial.history_blocks import HISTORY_STATISTICS, merged_blocks, plain_blocks
 from tdcore.trial.merge_blocks import plain_stretches
@@ -190,17 +191,27 @@ class _Shares:
         names, values, known = (block[name][order] for name in ("name", "value", "known"))
         firsts = np.flatnonzero(np.diff(names, prepend=-1))
         counts, codes = np.diff(firsts, append=len(names)), names[firsts]
-        rank = np.arange(len(names)) - np.repeat(firsts - self._seen[codes], counts)
-        size = self.sizes[names]
-        share = np.where(size <= self._width, rank, ((rank + 1) * self._width - 1) // np.maximum(size, 1))
-        share = np.minimum(share, self._width - 1)  # more rows than counted: check() raises
-        key = names * np.int64(self._width) + share
-        starts = np.flatnonzero(np.diff(key, prepend=-1))
-        usable = known & (np.isfinite(values) | (size <= self._width))  # a short history is returned as it is
-        self._sums[key[starts]] += np.add.reduceat(np.where(usable, values, 0.0), starts)
-        self._counts[key[starts]] += np.add.reduceat(usable.astype(np.int64), starts)
+        seen, sizes = self._seen[codes], self.sizes[codes]
+        low, high = self._share(seen, sizes), self._share(seen + counts - 1, sizes)
+        used = high - low + 1  # number of shares with rows of the block, which are neighbours
+        share = spans(low, used)
+        of_share = np.repeat(np.stack([firsts, seen, sizes, codes]), used, axis=1)
+        begin = np.where(of_share[2] <= self._width, share, share * of_share[2] // self._width)
+        starts = of_share[0] + np.maximum(begin - of_share[1], 0)
+        key = of_share[3] * self._width + share
+        usable = known & np.isfinite(values)
+        if not usable.all():
+            usable = known & (usable | np.repeat(sizes <= self._width, counts))  # see means()
+            values = np.where(usable, values, 0.0)
+        self._sums[key] += np.add.reduceat(values, starts)
+        self._counts[key] += np.add.reduceat(usable.astype(np.int64), starts)
         self._seen[codes] += counts
-        self.last[codes] = block["stretch"][order][firsts + counts - 1]
+        self.last[codes] = block["stretch"][order[firsts + counts - 1]]
+
+    def _share(self, rank: Ints, size: Ints) -> Ints:
+        """The share of the row with a rank in a history of a size."""
+        share = np.where(size <= self._width, rank, ((rank + 1) * self._width - 1) // np.maximum(size, 1))
+        return np.minimum(share, self._width - 1)  # more rows than counted: check() raises
 
     def check(self) -> None:
         """Raise RunCorrupt unless each tensor had the number of rows that was counted."""
@@ -208,7 +219,7 @@ class _Shares:
             raise RunCorrupt("an index file has other rows than its catalogue counts: the file is damaged")
 
     def means(self, code: int) -> list[float | None]:
-        """The means of one tensor; None for a share without a value."""
+        """The means of one tensor; None for a share without a value. A short history is returned as it is."""
         begin = code * self._width
         part = slice(begin, begin + min(self._width, int(self.sizes[code])))
         counts = self._counts[part]

@@ -48,7 +48,8 @@ __all__ = [
 _MAX_ROWS = 1 << 24  # per file
 _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
-_MANY_ROWS = 20_000  # larger files are decoded by several threads
+_MANY_ROWS = 20_000  # more rows are decoded by several threads, if they have
+_MANY_COLUMNS = 8  # more columns than this; for fewer columns the threads need more CPU time than they save
 _PIECE_ROWS = 16_384  # minimum number of rows of the pieces of large files
 LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
 _MAPPED_BYTES = 1 << 20  # files of at least this size stay mapped; smaller files are read into memory
@@ -256,7 +257,7 @@ def read_columns(
     schema = layout.index_schema()
     wanted = parquet.metadata.num_rows if rows is None else rows
     with reading(key, "reading"):
-        threads = wanted > _MANY_ROWS
+        threads = wanted > _MANY_ROWS and len(names) > _MANY_COLUMNS
         if groups is None:
             table = parquet.read(columns=list(names), use_threads=threads)
         else:

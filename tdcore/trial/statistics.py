@@ -111,12 +111,16 @@ def derived_columns(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array
 
 
 def _isnull(table: pa.Table, name: str) -> Mask:
-    return np.asarray(table.column(name).is_null().to_numpy(), dtype=np.bool_)
+    column = table.column(name)
+    if not column.null_count:
+        return np.zeros(len(column), dtype=np.bool_)
+    return np.asarray(column.is_null().to_numpy(), dtype=np.bool_)
 
 
 def _numbers(table: pa.Table, name: str) -> Floats:
-    column = table.column(name)
-    return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(), dtype=np.float64)
+    column = table.column(name).cast(pa.float64(), safe=False)
+    column = column.fill_null(0.0) if column.null_count else column
+    return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
 def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes: Ints) -> pa.Table:

@@ -79,8 +79,11 @@ class Stretches:
         """The stretch of each row."""
         if self._last is not None and self._last[0] is rows:  # several columns at the same rows
             return self._last[1]
-        if len(rows) == self.rows and self._is_everything(rows):
-            found: Ints = np.repeat(np.arange(len(self)), self.lengths)
+        if len(rows) and _is_range(rows):
+            first, end = int(rows[0]), int(rows[-1]) + 1
+            low, high = np.searchsorted(self.first, (first, end - 1), side="right").tolist()
+            bounds = np.append(np.maximum(self.first[low - 1 : high], first), end)
+            found: Ints = np.repeat(np.arange(low - 1, high), np.diff(bounds))
         else:
             found = np.searchsorted(self.first, rows, side="right") - 1
         self._last = (rows, found)
@@ -94,5 +97,7 @@ class Stretches:
         """All rows of these stretches, in the order of the stretches."""
         return spans(self.first[stretches], self.lengths[stretches])
 
-    def _is_everything(self, rows: Ints) -> bool:
-        return len(rows) > 0 and int(rows[0]) == 0 and bool((rows[1:] - rows[:-1] == 1).all())
+
+def _is_range(rows: Ints) -> bool:
+    """Whether each row is the one after the row before it."""
+    return int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] - rows[:-1] == 1).all())
