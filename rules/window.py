@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Coverage", "Members", "Unlisted", "Window", "compile_pattern"]
 
+_NAN_AT_LEAVES = "(^|/)trees/(Split|Yes|No|Missing)$"  # columns of tables of trees, see docs/xgboost.md
 _MAX_MATCHES = 1 << 17  # texts whose results are kept for the next window
 
 
@@ -123,6 +124,13 @@ class Window:
         others = floats("nan_count") + floats("pos_inf_count")
         masks: Mask = (floats("neg_inf_count") > 0) & (others == 0) & (floats("abs_max") == 0)
         return masks & self.kind("input")
+
+    @property
+    def expected_non_finite(self) -> Mask:
+        """Mask of rows that are not finite by design: attention masks, and NaN at leaves of trees."""
+        infinite = self.columns.floats("pos_inf_count") + self.columns.floats("neg_inf_count")
+        leaves: Mask = self.named((_NAN_AT_LEAVES,)) & self.kind("custom") & (infinite == 0)
+        return self.additive_masks | leaves
 
     def kind(self, *kinds: str) -> Mask:
         """Mask of the rows of tensors of these kinds, such as "gradient"."""

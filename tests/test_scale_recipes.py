@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tdcore.trial import create_trial
-from tests.trial.writer import RunWriter
+from tests.trial.writer import RunWriter, place
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "scale.md"
 NAME = "gradient/fc.weight"
@@ -28,9 +28,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 values = random.standard_normal(1 if name == "loss" else 50).astype(np.float32)
                 if step == 7 and name == NAME:
                     values[3] = np.nan
-                writer.add(
-                    name, values, step=step, kind="loss" if name == "loss" else "gradient", payload=False
-                )
+                kind = "loss" if name == "loss" else "gradient"
+                if name == "fc.weight":  # a copy on each worker, as under DistributedDataParallel
+                    values, kind = np.full(50, step, dtype=np.float32), "weight"
+                shard = place((50,), (0,)) if kind == "weight" else None
+                for call in range(2 if name == "loss" else 1):
+                    writer.add(name, values, step=step, kind=kind, call=call, payload=False, shard=shard)
             writer.flush()
         if rank == 0:
             writer.merge()
@@ -74,12 +77,12 @@ def test_polars_returns_the_history_of_a_tensor(run: Path) -> None:
 def test_duckdb_merges_the_statistics_of_all_workers(run: Path) -> None:
     pytest.importorskip("duckdb")
     found = recipe("merged.py")["merged"].fetchall()
-    columns = ["name", "step", "count", "min", "max", "mean", "l2"]
+    columns = ["name", "step", "call", "count", "min", "max", "mean", "l2"]
     wanted = create_trial(run).stats(merged=True, columns=columns).to_pylist()
-    assert len(found) == len(wanted) == 36
-    by_place = {(row["name"], row["step"]): list(row.values())[2:] for row in wanted}
-    for name, step, *numbers in found:
-        assert numbers == pytest.approx(by_place[name, step], rel=1e-12)
+    assert len(found) == len(wanted) == 48
+    by_place = {tuple(row.values())[:3]: list(row.values())[3:] for row in wanted}
+    for name, step, call, *numbers in found:
+        assert numbers == pytest.approx(by_place[name, step, call], rel=1e-12)
 
 
 def test_the_table_for_athena_has_columns_of_the_format_with_their_types(run: Path) -> None:

@@ -33,15 +33,16 @@ class ExplodingTensor:
         saved statistics; with `only_nan`, if nan_count > 0. Findings are in order of execution, so the first
         finding is the first saved tensor with a non-finite value.
 
-        Inputs of modules that contain only 0 and -Inf are not reported, because they are attention masks.
-        compat=True applies the rule of smdebug, which also reports masks.
+        Inputs of modules that contain only 0 and -Inf are not reported, because they are attention masks. NaN
+        in the columns Split, Yes, No and Missing of tables of trees is not reported, because it marks leaves.
+        compat=True applies the rule of smdebug, which reports both.
 
     Parameters:
         collection_names: names of collections to judge; a list, or one string with commas.
         tensor_regex: regular expressions for names of tensors to judge (re.search); a list, or one string
             with commas. With both parameters, the union is judged; with neither, every saved tensor.
         only_nan: True judges NaN only.
-        compat: True also reports attention masks.
+        compat: True also reports attention masks and columns of trees.
 
     False alarms:
         - Outputs in which some values are -Inf on purpose (attention scores, logits of forbidden tokens), and
@@ -95,7 +96,7 @@ class ExplodingTensor:
         bad = nan if self.only_nan else nan + up + down
         exploded = judged & (bad > 0)
         if not self.compat:
-            exploded &= ~window.additive_masks
+            exploded &= ~window.expected_non_finite
         for row in window.listed(np.flatnonzero(exploded)):
             count = int(window.columns.ints("count")[row])
             numbers = {

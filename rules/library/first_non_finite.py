@@ -62,8 +62,8 @@ class FirstNonFinite:
 
         The finding has these numbers:
 
-        - `where`: forward pass, loss, backward pass, weights or optimizer; and the counts of NaN and
-          infinities.
+        - `where`: forward pass, loss, backward pass, weights, optimizer or saved values (other kinds); and
+          the counts of NaN and infinities.
         - `also_non_finite`: the number of non-finite tensors after it in the same step.
         - `abs_max_before`: the largest magnitude of the same tensor at the saved step before. `growth`: this
           magnitude divided by the oldest of its last `history` magnitudes.
@@ -73,7 +73,8 @@ class FirstNonFinite:
         A gradient scaler skips steps with infinite gradients on purpose. So there is no finding if only
         gradients are not finite at up to `skipped_steps` consecutive saved steps, and the next saved step is
         finite. If the saved step after these steps is not finite either, the finding is about the first of
-        them. Inputs that contain only zeros and -Inf are attention masks and are not reported.
+        them. Inputs that contain only zeros and -Inf are attention masks and are not reported. NaN in the
+        columns Split, Yes, No and Missing of tables of trees is not reported either, because it marks leaves.
 
     Parameters:
         collection_names: names of collections to judge; a list, or one string with commas.
@@ -121,8 +122,7 @@ class FirstNonFinite:
         window.judged(int(np.sum(judged)))
         which = ("nan",) if self.only_nan else ("nan", "pos_inf", "neg_inf")
         bad = np.sum([window.columns.floats(f"{each}_count") for each in which], axis=0) > 0
-        if not self.only_nan:
-            bad &= ~window.additive_masks
+        bad &= ~window.expected_non_finite
         for attempt, worker, group in groups(window.columns, np.flatnonzero(judged), "attempt", "worker"):
             story = window.memory.setdefault((attempt, worker), WorkerHistory())
             if not story.told:
@@ -166,7 +166,7 @@ class FirstNonFinite:
         before = WorkerHistory(sizes=dict(story.sizes))
         before.remember(window, rows[~bad & (steps < step)], self.history)
         counts = {each: int(columns.ints(f"{each}_count")[row]) for each in ("nan", "pos_inf", "neg_inf")}
-        where = _WHERE.get(columns.text("kind", row), "elsewhere")
+        where = _WHERE.get(columns.text("kind", row), "saved values")
         numbers: dict[str, float | int | str] = {
             "where": where,
             **counts,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tdcore.errors import ConfigError
-from tdcore.rules import ExplodingTensor, Status
+from tdcore.rules import ExplodingTensor, FirstNonFinite, Status
 from tdcore.rules.trace import Trace
 from tests.rules.judging import judge, same_in_any_cuts
 from tests.rules.trainings import blobs, judge_run, network, train
@@ -19,7 +19,7 @@ from tests.rules.trainings import blobs, judge_run, network, train
 NAN, INF = math.nan, math.inf
 
 
-def names(rule: ExplodingTensor, trace: Trace) -> list[str]:
+def names(rule: ExplodingTensor | FirstNonFinite, trace: Trace) -> list[str]:
     return [finding.tensor for finding in judge(rule, trace)[0]]
 
 
@@ -112,6 +112,16 @@ def test_an_attention_mask_is_meant_to_be_infinite() -> None:
 )
 def test_what_is_not_quite_an_attention_mask_is_reported(kind: str, values: Any) -> None:
     assert names(ExplodingTensor(), Trace().add(0, "x", kind, values)) == ["x"]
+
+
+@pytest.mark.parametrize("rule", [ExplodingTensor, FirstNonFinite])
+@pytest.mark.parametrize("name", ["trees/Split", "fold_0/trees/Missing"])
+def test_nan_at_the_leaves_of_trees_is_not_a_fault(rule: Any, name: str) -> None:
+    assert names(rule(), Trace().add(0, name, "custom", [0.5, NAN])) == []
+    assert names(rule(only_nan=True), Trace().add(0, name, "custom", [0.5, NAN])) == []
+    assert names(rule(), Trace().add(0, name, "custom", [0.5, NAN, INF])) == [name]
+    assert names(rule(), Trace().add(0, "trees/Gain", "custom", [0.5, NAN])) == ["trees/Gain"]
+    assert names(ExplodingTensor(compat=True), Trace().add(0, name, "custom", [0.5, NAN])) == [name]
 
 
 @pytest.mark.proves("TDC102", "fires")
