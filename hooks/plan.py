@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import compress, repeat
+from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
 from tdcore.config.collection import Collection
@@ -206,13 +206,12 @@ class NameTable:
         self.changed = True
         for kind in set(kinds):
             of_kind = list(map(kind.__eq__, kinds))
-            own = list(compress(names, of_kind))
+            own, own_origins = list(compress(names, of_kind)), list(compress(origins, of_kind))
             takers = self._takers_of(kind)
             for collection in takers.every:
                 collection.seen.update(own)
             for collection in takers.by_name:
-                belongs = map(collection.belongs, own, repeat(kind), compress(origins, of_kind))
-                collection.seen.update(compress(own, belongs))
+                collection.seen.update(collection.members(own, kind, own_origins))
         return found
 
     def _takers_of(self, kind: TensorKind) -> _Takers:
@@ -349,7 +348,8 @@ class Plan:
         if any(form.products for form in filter(None, set(forms))):
             return
         chosen = [form is not None for form in forms]
-        ids = iter(self._names.intern_all(*(list(compress(each, chosen)) for each in (names, kinds, origins))))
+        own, own_kinds = list(compress(names, chosen)), list(compress(kinds, chosen))
+        ids = iter(self._names.intern_all(own, own_kinds, list(compress(origins, chosen))))
         specs = [None if form is None else (next(ids), form.flags, ()) for form in forms]
         self._specs.update(zip(names, specs, strict=True))
 

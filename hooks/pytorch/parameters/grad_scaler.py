@@ -96,13 +96,13 @@ class Scalers:
         """Search all objects once for scalers.
 
         Args:
-            objects: The objects; None: all live objects.
+            objects: The objects to search; None: all live objects.
             again: Search up to three times while no scaler is known.
         """
         if self._looks and not (again and self._looks < _LOOKS and not self.alive):
             return
         self._looks += 1
-        found = list(map(weakref.ref, (objects or LiveObjects()).instances(GRAD_SCALER)))
+        found = list(map(weakref.ref, (objects or LiveObjects(GRAD_SCALER)).instances(GRAD_SCALER)))
         self.found = found or self.found
 
     def add(self, scaler: Any) -> None:

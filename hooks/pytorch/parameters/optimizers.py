@@ -112,7 +112,7 @@ class Optimizers:
         """Search all objects once for optimizers that have not stepped yet. None: all live objects."""
         if not self._searched:
             self._searched = True
-            for found in (objects or LiveObjects()).instances(Optimizer):
+            for found in (objects or LiveObjects(Optimizer)).instances(Optimizer):
                 self.find_or_add(found, parameters)
 
     def assign_owners(self, parameters: Sequence[nn.Parameter], objects: LiveObjects | None = None) -> None:
