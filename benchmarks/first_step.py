@@ -2,8 +2,8 @@
 
 CPU time of the training thread, without a hook (bare) and with a hook, each in a new process. A round
 measures all of these processes; the order changes from round to round. Reported are the medians, and the
-medians of the differences within a round. All steps but the first are reported as the median of the saved steps, and of the
-steps between them. Growth is the slope of log(time) over log(size); 1 is proportional.
+medians of the differences within a round. Later steps are reported as the median of the saved steps, and of
+the steps between them. Growth is the slope of log(time) over log(size); 1 is proportional.
 
 wgl     statistics of weights, gradients and losses at every second step
 all     the same with save_all: also inputs, outputs, biases, optimizer state
