@@ -18,6 +18,7 @@ NAMES = {
     "gpu": "slowdown and stall of trainings on a GPU, compared with tensor.cpu() by hand",
     "default-rules": 'cost of Hook(rules="default") in a training of ResNet-18',
     "hook-cost": "cost of steps without a save, and cost per small tensor",
+    "first-step": "cost of the registration and of the first saved step of a model with many modules",
     "profile-cost": "time that a training waits for a profile, by the number of recorded operators",
     "profilers": "slowdown by profilers that are always on: tdcore, py-spy, torch.profiler, smdebug, TraceML",
     "large-model": "time that a training waits for saved values of a large model, by the size of the ring",

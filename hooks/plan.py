@@ -9,7 +9,7 @@ result.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -64,6 +64,7 @@ Spec: TypeAlias = tuple[int, int, tuple[tuple[str, int], ...]]
 # Position in the list of tensors, "prod" or "abs_prod", spec of the result.
 _Product: TypeAlias = "tuple[int, str, CaptureSpec]"
 _NO_PRODUCTS: Sequence[_Product] = ()
+_FLAGS = [bytes((flags,)) for flags in range(1 << _REASON_SHIFT)]
 
 
 class CaptureSpec:
@@ -79,6 +80,16 @@ class CaptureSpec:
             for position, (_, _, products) in enumerate(specs)
             for product, tensor_id in products
         ] or _NO_PRODUCTS
+
+    @classmethod
+    def of_one(cls, spec: TensorSpec | Spec) -> CaptureSpec:
+        """The same as CaptureSpec([spec]), for one of many modules."""
+        tensor_id, flags, products = spec
+        if products:
+            return cls((spec,))
+        whole = cls.__new__(cls)
+        whole.ids, whole.flags, whole.products = array("I", (tensor_id,)), _FLAGS[flags], _NO_PRODUCTS
+        return whole
 
     def with_ids(self, ids: array[int]) -> CaptureSpec:
         """Return the same spec with other ids."""
@@ -168,15 +179,46 @@ class NameTable:
             self._leave_out(name, kind, why or NO_ROOM)
             return tensor_id
         self._named[tensor_id] = name
-        takers = self._takers.get(kind)
-        if takers is None or takers.version != self._collections.version.value:
-            takers = self._takers[kind] = _Takers.of(kind, self._collections)
+        takers = self._takers_of(kind)
         for collection in takers.every:
             collection.seen.add(name)
         for collection in takers.by_name:
             if collection.belongs(name, kind, origin):
                 collection.seen.add(name)
         return tensor_id
+
+    def intern_all(
+        self, names: Sequence[str], kinds: Sequence[TensorKind], origins: Sequence[str]
+    ) -> list[int]:
+        """The ids of many names, each with its kind and origin: the same ids as of intern() for each name."""
+        new = self._ids.keys().isdisjoint(names) and len(set(names)) == len(names)
+        found: list[int] = []
+        if new and not any(map(unfit, names)):
+            found = list(map(self._ring.intern, names, kinds, origins))
+        if not found or min(found) < 0 or max(found) >= _UNFIT:
+            return list(map(self.intern, names, kinds, origins))  # which counts the names that are left out
+        for nature in set(zip(kinds, origins, strict=True)):
+            self._pairs.setdefault(nature, nature)
+        natures = map(self._pairs.__getitem__, zip(kinds, origins, strict=True))
+        self._natures.update(zip(names, natures, strict=True))
+        self._ids.update(zip(names, found, strict=True))
+        self._named.update(zip(found, names, strict=True))
+        self.changed = True
+        for kind in set(kinds):
+            of_kind = list(map(kind.__eq__, kinds))
+            own, own_origins = list(compress(names, of_kind)), list(compress(origins, of_kind))
+            takers = self._takers_of(kind)
+            for collection in takers.every:
+                collection.seen.update(own)
+            for collection in takers.by_name:
+                collection.seen.update(collection.members(own, kind, own_origins))
+        return found
+
+    def _takers_of(self, kind: TensorKind) -> _Takers:
+        takers = self._takers.get(kind)
+        if takers is None or takers.version != self._collections.version.value:
+            takers = self._takers[kind] = _Takers.of(kind, self._collections)
+        return takers
 
     @property
     def any(self) -> bool:
@@ -243,28 +285,37 @@ class Plan:
 
     def spec(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec | None:
         """Return the spec of a tensor; None: it is not captured."""
-        try:
-            spec = self._specs[name]
-        except KeyError:
-            spec = self._specs[name] = self._decide(name, kind, origin)
+        spec = self.fields(name, kind, origin)
         return None if spec is None else TensorSpec(*spec)
 
-    def specs(self, tensors: Iterable[tuple[str, TensorKind, str]]) -> list[Spec | None]:
+    def fields(self, name: str, kind: TensorKind, origin: str) -> Spec | None:
+        """Return the fields of the spec of a tensor; None: it is not captured."""
+        try:
+            return self._specs[name]
+        except KeyError:
+            spec = self._specs[name] = self._decide(name, kind, origin)
+            return spec
+
+    def specs(
+        self, names: Sequence[str], kinds: Sequence[TensorKind], origins: Sequence[str]
+    ) -> list[Spec | None]:
         """Return the specs of many tensors for a CaptureSpec.
 
         Args:
-            tensors: Name, kind and origin of each tensor.
+            names: Name of each tensor.
+            kinds: Kind of each tensor.
+            origins: Class of the module or optimizer of each tensor.
 
         Returns:
             The fields of each TensorSpec; None: the tensor is not captured.
         """
-        known, decide = self._specs, self._decide
-        found: list[Spec | None] = []
-        for name, kind, origin in tensors:
-            if name not in known:
-                known[name] = decide(name, kind, origin)
-            found.append(known[name])
-        return found
+        known = self._specs
+        if known.keys().isdisjoint(names):
+            self._decide_all(names, kinds, origins)
+        try:
+            return list(map(known.__getitem__, names))
+        except KeyError:
+            return list(map(self.fields, names, kinds, origins))
 
     def always(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec:
         """Return the spec of a tensor that is captured whether a collection selects it or not."""
@@ -284,6 +335,23 @@ class Plan:
         if known is None:
             known = self._kind_plans[kind] = _KindPlan(kind, self.collections, self._reduction_config)
         return known
+
+    def _decide_all(self, names: Sequence[str], kinds: Sequence[TensorKind], origins: Sequence[str]) -> None:
+        """Store the specs of new names in few calls; none if a product of elements needs a name."""
+        plans = {kind: self.of_kind(kind) for kind in set(kinds)}
+        if all(plan.is_constant for plan in plans.values()):
+            form_of = {kind: plan.form("", "") for kind, plan in plans.items()}
+            forms = list(map(form_of.__getitem__, kinds))
+        else:
+            tensors = zip(names, kinds, origins, strict=True)
+            forms = [plans[kind].form(name, origin) for name, kind, origin in tensors]
+        if any(form.products for form in filter(None, set(forms))):
+            return
+        chosen = [form is not None for form in forms]
+        own, own_kinds = list(compress(names, chosen)), list(compress(kinds, chosen))
+        ids = iter(self._names.intern_all(own, own_kinds, list(compress(origins, chosen))))
+        specs = [None if form is None else (next(ids), form.flags, ()) for form in forms]
+        self._specs.update(zip(names, specs, strict=True))
 
     def _decide(self, name: str, kind: TensorKind, origin: str) -> Spec | None:
         form = (self._kind_plans.get(kind) or self.of_kind(kind)).form(name, origin)
@@ -311,6 +379,7 @@ class _KindPlan:
 
     Attributes:
         takes_every: Whether all tensors of the kind are captured, in the same form.
+        is_constant: Whether takes_every, or no tensor of the kind is captured.
     """
 
     def __init__(
@@ -322,6 +391,7 @@ class _KindPlan:
         every = [collection.takes_every(kind) for collection in self._candidates]
         self._forms: dict[tuple[bool, ...], _Form | None] = {}  # by the candidates that select the tensor
         self.takes_every = all(every) and any(every)
+        self.is_constant = self.takes_every or not every
         self._form_of_every = self._form_for(tuple(every)) if self.takes_every else None
 
     def form(self, name: str, origin: str) -> _Form | None:

@@ -22,6 +22,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress, repeat
 from typing import Any, NamedTuple, Protocol
 
 from tdcore.config.built_in_collections import (
@@ -308,6 +309,15 @@ class Collection:
             if search(name):
                 return True
         return bool(of_module) and any(search(f"{origin}_{kind.label}") for search in of_module)
+
+    def members(self, names: Sequence[str], kind: TensorKind, origins: Sequence[str]) -> Iterable[str]:
+        """The names, of tensors of one kind, for which belongs() is true; perhaps some of them twice."""
+        every, searches, of_module = self._tests.get(kind) or self._tests_for(kind)
+        if every:
+            return names
+        if of_module:
+            return compress(names, map(self.belongs, names, repeat(kind), origins))
+        return chain(self._names.intersection(names), *(filter(search, names) for search in searches))
 
     def takes_every(self, kind: TensorKind) -> bool:
         """Whether every tensor of the kind belongs here, whatever its name."""

@@ -218,7 +218,7 @@ def test_the_models_devices_are_set_up_unless_a_graph_is_captured(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     model: Any = OnDevice()
-    prepare_devices(ring, cuda_devices(model), print)
+    prepare_devices(ring, cuda_devices(model.parameters()), print)
     assert asked == ([] if capturing else [0, 1])
 
 

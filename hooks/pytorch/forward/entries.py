@@ -20,6 +20,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import repeat
+from operator import attrgetter, setitem
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,13 @@ from torch.utils.hooks import RemovableHandle
 
 from tdcore.errors import StopTraining
 from tdcore.hooks.pytorch.compile.operator import is_compiling, skip_frames
-from tdcore.hooks.pytorch.compile.tracing import graph_task, is_traced
+from tdcore.hooks.pytorch.compile.tracing import (
+    dispatch_modes,
+    graph_task,
+    is_traced,
+    symbolic,
+    tracing_state,
+)
 from tdcore.hooks.pytorch.forward.unhookable import refuses_hooks
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.pytorch.model.wrappers import wrapped_modules
@@ -38,23 +46,45 @@ if TYPE_CHECKING:
     from tdcore.hooks.pytorch.steps.driver import TrainingDriver
     from tdcore.hooks.pytorch.steps.root import Root
 
-__all__ = ["Entries", "is_running"]
+__all__ = ["Entries", "running_call"]
 
 
+_PRE_HOOKS, _WITH_KWARGS = attrgetter("_forward_pre_hooks"), attrgetter("_forward_pre_hooks_with_kwargs")
 _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
-def is_running(root: Root) -> bool:
-    """Whether a call of the root, or of a module inside its wrapper, is on the stack of this thread."""
-    module = root.reference()
+def running_call(root: Root, known: int = 0) -> int:
+    """Search the stack of this thread for a call of the root, or of a module inside its wrapper.
+
+    Args:
+        root: The root.
+        known: id() of the frame of an earlier result. While this call still runs, the local variables of no
+            other frame are read, which would take most of the time.
+
+    Returns:
+        id() of the frame of the call; 0: no such call is running.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL_CODE:
-            called = frame.f_locals.get("self")
-            if called is not None and (called is module or root.is_inner(called)):
-                return True
+    while known and frame is not None:
+        if id(frame) == known:
+            if _calls(frame, root):  # another frame may have the id of a frame that has ended
+                return known
+            break
         frame = frame.f_back
-    return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if _calls(frame, root):
+            return id(frame)
+        frame = frame.f_back
+    return 0
+
+
+def _calls(frame: FrameType, root: Root) -> bool:
+    """Whether the frame is a call of the root, or of a module inside its wrapper."""
+    if frame.f_code is not _CALL_CODE:
+        return False
+    called = frame.f_locals.get("self")
+    return called is not None and (called is root.reference() or root.is_inner(called))
 
 
 class EntryHook(InertInCopies):
@@ -94,9 +124,11 @@ class Entries:
         self.used = False  # an entry was called in a training step
         self._watching = False  # search for entries: the first training step has not ended
         self._step: object = None  # the updates of the first training step, see driver_state.py
-        # For each module with a pre-hook, by id: its dictionaries of pre-hooks, and of the pre-hooks that
-        # get keyword arguments.
-        self._carriers: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}
+        self._root_call = 0  # result of the last running_call()
+        # By id of each module with a pre-hook: its dictionary of pre-hooks, and of the pre-hooks that get
+        # keyword arguments.
+        self._carriers: dict[int, dict[Any, Any]] = {}
+        self._with_kwargs: dict[int, dict[Any, Any]] = {}
 
     @property
     def on(self) -> bool:
@@ -109,17 +141,27 @@ class Entries:
         module = root.reference() if root is not None else None
         if module is None:
             return
+        parts = list(module.modules())
         left_out = {id(module), *map(id, wrapped_modules(module))}
-        for layer in module.modules():
-            if refuses_hooks(layer):
-                left_out.update(map(id, layer.modules()))
-        for part in module.modules():
-            if id(part) not in left_out:
+        for layer in filter(refuses_hooks, parts):
+            left_out.update(map(id, layer.modules()))
+        parts = [part for part in parts if id(part) not in left_out]
+        try:
+            self._carry(parts)
+        except Exception:
+            for part in parts:
                 with suppress(Exception):  # some modules of other libraries accept no hooks
-                    hooks: Any = part._forward_pre_hooks
-                    with_kwargs: Any = part._forward_pre_hooks_with_kwargs
-                    hooks[self._key] = with_kwargs[self._key] = self._signal
-                    self._carriers[id(part)] = hooks, with_kwargs
+                    self._carry([part])
+
+    def _carry(self, parts: list[nn.Module]) -> None:
+        """Attach the pre-hook to modules. Raises an exception if a module accepts no hooks."""
+        identities = list(map(id, parts))
+        hooks: list[Any] = list(map(_PRE_HOOKS, parts))
+        with_kwargs: list[Any] = list(map(_WITH_KWARGS, parts))
+        for each in (hooks, with_kwargs):
+            list(map(setitem, each, repeat(self._key), repeat(self._signal)))
+        self._carriers.update(zip(identities, hooks, strict=True))
+        self._with_kwargs.update(zip(identities, with_kwargs, strict=True))
 
     def watch(self) -> None:
         """Search for entries until the first training step has ended. Called in the root's own forward."""
@@ -139,15 +181,18 @@ class Entries:
             self._take_off(identity)
 
     def _take_off(self, identity: int) -> None:
-        for hooks in self._carriers.pop(identity, ()):
+        hooks = self._carriers.pop(identity, None)
+        if hooks is not None:
             hooks.pop(self._key, None)
+            self._with_kwargs.pop(identity).pop(self._key, None)
 
     def called(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Handle a call of a module with a pre-hook: an entry, or part of a known forward."""
         hook, root = self._hook(), self._root()
         if hook is None or root is None or hook._off or id(module) not in self._carriers:
             return  # a copy of the module also has its hooks
-        if is_traced((*args, *kwargs.values())):
+        perhaps = dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag
+        if perhaps and is_traced((*args, *kwargs.values())):
             return
         if self._watching and not self._is_entry(hook, root, module):
             return
@@ -179,7 +224,8 @@ class Entries:
         updates = hook._updates
         if self._step is None:
             self._step = updates
-        if is_running(root) and not updates:
+        self._root_call = running_call(root, self._root_call)
+        if self._root_call and not updates:
             if updates is not self._step:
                 self.take_off()
             return False

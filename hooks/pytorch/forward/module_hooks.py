@@ -27,7 +27,7 @@ from torch import nn
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.faults import FaultHandler
-from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.plan import CaptureSpec, Plan, Spec, TensorSpec
 from tdcore.hooks.pytorch.compile.code_variants import CallSite, CompiledRoot
 from tdcore.hooks.pytorch.compile.compile_regions import can_insert_call, report_uncaptured
 from tdcore.hooks.pytorch.compile.operator import (
@@ -53,6 +53,8 @@ from tdcore.hooks.recorder import Recorder
 __all__ = ["ModuleHook", "OverriddenModuleHook", "Override", "RootForwardEndHook", "prefix_of"]
 
 _ONE = ("0",)  # suffixes of an output that is one tensor
+_FIRST = [0]  # positions of the selected tensors: the first tensor, and none
+_NOTHING: tuple[list[int], CaptureSpec] = [], CaptureSpec(())
 
 Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forward_hook() of a subclass of Hook
 
@@ -280,26 +282,33 @@ class ModuleHook(InertInCopies):
         self, suffixes: tuple[str, ...], tensors: list[torch.Tensor]
     ) -> tuple[list[int], CaptureSpec]:
         """Return the positions of the tensors that the plan selects, and their spec."""
+        if suffixes == _ONE:
+            return self._select_single(tensors[0])
         specs = [self._spec_for(end, tensor) for end, tensor in zip(suffixes, tensors, strict=True)]
         positions = [position for position, spec in enumerate(specs) if spec is not None]
-        capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
-        if suffixes == _ONE and positions:
-            self._single = capture_spec
-            if graph_task is not None and not capture_spec.products:
-                self._ids, self._flags = capture_spec.ids, capture_spec.flags
-                self._fast_type = torch.Tensor  # set last, because another thread may read it
-                self._recorder.now.expect(self._prefix)
-        return positions, capture_spec
+        return positions, CaptureSpec([spec for spec in specs if spec is not None])
 
-    def _spec_for(self, end: str, tensor: torch.Tensor) -> TensorSpec | None:
+    def _select_single(self, tensor: torch.Tensor) -> tuple[list[int], CaptureSpec]:
+        """Return the selection of one tensor, and prepare the fast path."""
+        spec = self._spec_for("0", tensor)
+        if spec is None:
+            return _NOTHING
+        self._single = capture_spec = CaptureSpec.of_one(spec)
+        if graph_task is not None and not capture_spec.products:
+            self._ids, self._flags = capture_spec.ids, capture_spec.flags
+            self._fast_type = torch.Tensor  # set last, because another thread may read it
+            self._recorder.now.expect(self._prefix)
+        return _FIRST, capture_spec
+
+    def _spec_for(self, end: str, tensor: torch.Tensor) -> Spec | None:
         kind = self._kind
         if self.is_root and end == "loss" and tensor.numel() == 1:
             kind = TensorKind.LOSS  # a model that computes its own loss returns it under this key
-        spec = self._plan.spec(self._prefix + end, kind, self.origin)
+        spec = self._plan.fields(self._prefix + end, kind, self.origin)
         if spec is None:
             return None
         self.useful = True
-        return spec.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else spec
+        return TensorSpec(*spec).whole if kind is TensorKind.LOSS and tensor.numel() == 1 else spec
 
 
 class OverriddenModuleHook(ModuleHook):

@@ -11,7 +11,7 @@ from the modules each time. Threads: pure functions of their arguments; the trai
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain, compress, repeat
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from tdcore.hooks.pytorch.model.wrappers import (
     fsdp_parameters,
     ignored_by_ddp,
     innermost,
+    is_wrapper,
     wrapped_key,
 )
 
@@ -33,6 +34,7 @@ __all__ = ["ModelView", "Module", "Parameter", "cuda_devices"]
 
 _call: Callable[[Any], Any] = weakref.ref.__call__
 _PARAMETERS, _MODULES = attrgetter("_parameters"), attrgetter("_modules")
+_DEVICE = attrgetter("device")
 _GONE = type(None)
 
 
@@ -50,6 +52,19 @@ class Module(NamedTuple):
     module: weakref.ref[nn.Module]
     name: str
     origin: str
+
+
+class _ModuleClass(NamedTuple):
+    """Properties of a class of modules. name: the result of class_name()."""
+
+    name: str
+    is_wrapper: bool
+    is_under_ddp: bool
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _ModuleClass:
+        """Return the properties of the class of a module."""
+        return cls(class_name(module), is_wrapper(module), ignored_by_ddp(module) is not None)
 
 
 class ModelView:
@@ -75,7 +90,7 @@ class ModelView:
         self.parameters: list[Parameter] = []
         self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
         self.ids: list[int] = []
-        modules, names = self._walk(root)
+        modules, slots_named = self._walk(root)
         self._references = list(map(weakref.ref, modules))
         self._fsdp_slots = _fsdp_slots(modules)
         self._plain = all(type(one._parameters) is type(one._modules) is dict for one in modules)
@@ -84,50 +99,57 @@ class ModelView:
         self._slot_ids: list[int] = []
         self._pattern = _pattern(slots)
         self._chosen = [first == position for position, first in enumerate(self._pattern)]
-        self._name(names)
+        self._name(*slots_named)
         self._renew(slots, list(map(id, slots)))
 
-    def _walk(self, root: nn.Module) -> tuple[list[nn.Module], list[tuple[str, str, str]]]:
-        """Return each module once, and for each parameter slot its name, its key, and the module's class."""
+    def _walk(self, root: nn.Module) -> tuple[list[nn.Module], tuple[list[str], list[str], list[str]]]:
+        """Return each module once, and the names, keys and modules' classes of all parameter slots."""
         modules: list[nn.Module] = []
-        names: list[tuple[str, str, str]] = []
+        names: list[str] = []
+        slot_keys: list[str] = []
+        origins: list[str] = []
         stack: list[tuple[nn.Module | None, str, frozenset[str] | None]] = [(root, "", None)]
         seen: set[int] = set()
         copied: list[str] = []
         inner = innermost(root)
+        classes: dict[type, _ModuleClass] = {}
         while stack:
             module, path, ignored = stack.pop()
             if module is None or id(module) in seen:
                 continue
             seen.add(id(module))
             modules.append(module)
-            origin = class_name(inner if module is root else module)
+            known = classes.get(type(module))
+            if known is None:
+                known = classes[type(module)] = _ModuleClass.of(module)
+            origin = class_name(inner) if module is root else known.name
             prefix = f"{path}." if path else ""
-            inside = wrapped_key(module)
+            inside = wrapped_key(module) if known.is_wrapper else None
             self.flat = self.flat or inside == FLAT_KEY
             if module is root or (inside is None and module is not inner):
                 called = self._inner + path if path else self.root_name
                 self.modules.append(Module(weakref.ref(module), called, origin))
-            left_out = ignored_by_ddp(module)
+            left_out = ignored_by_ddp(module) if known.is_under_ddp else None
             if left_out is not None:
                 ignored = frozenset(prefix + name for name in left_out)
             keys = module._parameters.keys()
-            names += [(f"{self.root_name}_{prefix}{key}", key, origin) for key in keys]
+            names += [f"{self.root_name}_{prefix}{key}" for key in keys]
+            slot_keys += keys
+            origins += [origin] * len(keys)
             if ignored is not None:
                 copied += [f"{self.root_name}_{prefix}{key}" for key in keys if prefix + key not in ignored]
             for key, child in reversed(module._modules.items()):
                 stack.append((child, path if key == inside else prefix + key, ignored))
         self.copied = frozenset(copied)
-        return modules, names
+        return modules, (names, slot_keys, origins)
 
-    def _name(self, names: list[tuple[str, str, str]]) -> None:
-        for position, (name, key, origin) in enumerate(names):
-            first = self._pattern[position]
-            if first == position:
-                kind = TensorKind.BIAS if "bias" in key.lower() else TensorKind.WEIGHT
-                self.parameters.append(Parameter(name, kind, origin))
-            elif first >= 0:
-                self.aliases.setdefault(names[first][0], []).append(name)
+    def _name(self, names: list[str], keys: list[str], origins: list[str]) -> None:
+        kind_of = {key: TensorKind.BIAS if "bias" in key.lower() else TensorKind.WEIGHT for key in set(keys)}
+        kinds = map(kind_of.__getitem__, keys)
+        self.parameters = list(compress(map(Parameter, names, kinds, origins), self._chosen))
+        for position, first in enumerate(self._pattern):
+            if -1 < first < position:
+                self.aliases.setdefault(names[first], []).append(names[position])
 
     def matches(self, root: nn.Module) -> bool:
         """Whether the model still has these modules, of these classes, and parameters with these names.
@@ -207,9 +229,11 @@ def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Par
         children = [dict(one.items()) for one in children]
     structure: list[Any] = [
         *map(type, modules),
-        *map(tuple, held),
-        *map(tuple, children),
-        *map(id, chain.from_iterable(map(dict.values, filter(None, children)))),
+        *map(len, held),
+        *chain.from_iterable(held),
+        *map(len, children),
+        *chain.from_iterable(children),
+        *map(id, chain.from_iterable(map(dict.values, children))),
     ]
     return structure, list(chain.from_iterable(map(dict.values, held)))
 
@@ -233,12 +257,12 @@ def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
     ]
 
 
-def cuda_devices(model: nn.Module) -> set[int]:
-    """The current CUDA devices of the model, which are set up before its first step.
+def cuda_devices(parameters: Iterable[nn.Parameter]) -> set[int]:
+    """The current CUDA devices of a model's parameters, which are set up before its first step.
 
     Empty during the capture of a CUDA graph, because no device may be set up then. If the model is moved
     later, the first capture sets up the new device.
     """
-    found = {one.device.index for one in model.parameters() if one.device.type == "cuda"}
+    found = {device.index for device in map(_DEVICE, parameters) if device.type == "cuda"}
     usable = found and torch.version.cuda is not None and not torch.cuda.is_current_stream_capturing()
     return found if usable else set()

@@ -32,6 +32,7 @@ __all__ = [
     "fsdp_parameters",
     "ignored_by_ddp",
     "innermost",
+    "is_wrapper",
     "module_to_register",
     "wrapped_key",
     "wrapped_modules",
@@ -100,6 +101,11 @@ def class_name(module: nn.Module) -> str:
     while at < len(kinds) - 1 and _is_dynamic_class(kinds[at]):
         at += 1
     return (kinds[at] if at > 1 else kinds[0]).__name__
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    """Whether the class of the module is that of a wrapper that keeps the names of tensors."""
+    return any(isinstance_if_imported(module, wrapper.module, wrapper.name) for wrapper in _KEEPING_NAMES)
 
 
 def wrapped_key(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -> str | None:

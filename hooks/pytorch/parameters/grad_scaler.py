@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import CaptureSpec, Plan
-from tdcore.hooks.pytorch.model.introspection import live_instances
+from tdcore.hooks.pytorch.model.introspection import LiveObjects
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerEntry, owned_by
 
 __all__ = ["GRAD_SCALER", "NamedValues", "ScaleRecord", "Scalers"]
@@ -92,12 +92,17 @@ class Scalers:
         self._looks = 0
         self._without: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # optimizers that step without a scaler
 
-    def look(self, *, again: bool = False) -> None:
-        """Search all objects once for scalers. again: Search up to three times while no scaler is known."""
+    def look(self, objects: LiveObjects | None = None, *, again: bool = False) -> None:
+        """Search all objects once for scalers.
+
+        Args:
+            objects: The objects to search; None: all live objects.
+            again: Search up to three times while no scaler is known.
+        """
         if self._looks and not (again and self._looks < _LOOKS and not self.alive):
             return
         self._looks += 1
-        found = list(map(weakref.ref, live_instances(GRAD_SCALER)))
+        found = list(map(weakref.ref, (objects or LiveObjects(GRAD_SCALER)).instances(GRAD_SCALER)))
         self.found = found or self.found
 
     def add(self, scaler: Any) -> None:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.distributed.sharding import LocalShard, local_shard_of
-from tdcore.hooks.pytorch.model.introspection import live_instances
+from tdcore.hooks.pytorch.model.introspection import LiveObjects
 
 __all__ = [
     "OptimizerEntry",
@@ -108,20 +108,20 @@ class Optimizers:
         known = self._known[id(optimizer)] = OptimizerEntry(optimizer, self._numbering.of(optimizer))
         return known
 
-    def search(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Search all objects once for optimizers that have not stepped yet."""
+    def search(self, parameters: Sequence[nn.Parameter], objects: LiveObjects | None = None) -> None:
+        """Search all objects once for optimizers that have not stepped yet. None: all live objects."""
         if not self._searched:
             self._searched = True
-            for found in live_instances(Optimizer):
+            for found in (objects or LiveObjects(Optimizer)).instances(Optimizer):
                 self.find_or_add(found, parameters)
 
-    def assign_owners(self, parameters: Sequence[nn.Parameter]) -> None:
+    def assign_owners(self, parameters: Sequence[nn.Parameter], objects: LiveObjects | None = None) -> None:
         """Search all objects for optimizers if a trained parameter has none, once per such parameter."""
         trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
         owned = {id(parameter) for _, optimizer in self.alive() for parameter in owned_by(optimizer)}
         if not trained - owned <= self._ownerless:
             self._searched = False
-            self.search(parameters)
+            self.search(parameters, objects)
             self._ownerless = trained - owned
 
     @property
@@ -162,7 +162,8 @@ def state_values(
         suffixes = [f"{key}/{name}" for name, own in zip(names, keys, strict=True) for key in own]
         origin = type(optimizer).__name__
         kind = TensorKind.OPTIMIZER_STATE
-        specs = plan.specs([(f"{prefix}/{end}", kind, origin) for end in compress(suffixes, tensors)])
+        found = [f"{prefix}/{end}" for end in compress(suffixes, tensors)]
+        specs = plan.specs(found, [kind] * len(found), [origin] * len(found))
         selected = iter(specs)
         chosen = [is_tensor and next(selected) is not None for is_tensor in tensors]
         capture_spec = CaptureSpec([spec for spec in specs if spec is not None])

@@ -6,7 +6,6 @@ Threads: one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple
@@ -15,11 +14,12 @@ from torch import nn
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import CaptureSpec, Plan, Spec
-from tdcore.hooks.pytorch.model.model_view import ModelView
+from tdcore.hooks.pytorch.model.model_view import ModelView, Parameter
 
 __all__ = ["Selection", "awaited", "in_order", "select"]
 
 _REQUIRES_GRAD = attrgetter("requires_grad")
+_NAME, _KIND, _ORIGIN = map(attrgetter, Parameter._fields)
 
 
 class Selection(NamedTuple):
@@ -84,10 +84,11 @@ def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[in
 def _selected(
     view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
 ) -> tuple[list[int], list[Spec]]:
-    tensors: Iterable[tuple[str, TensorKind, str]] = map(view.parameters.__getitem__, positions)
+    chosen = list(map(view.parameters.__getitem__, positions))
+    names, kinds, origins = (list(map(field, chosen)) for field in (_NAME, _KIND, _ORIGIN))
     if gradient:
-        tensors = [(f"gradient/{name}", TensorKind.GRADIENT, origin) for name, _, origin in tensors]
-    specs = plan.specs(tensors)
+        names, kinds = [f"gradient/{name}" for name in names], [TensorKind.GRADIENT] * len(names)
+    specs = plan.specs(names, kinds, origins)
     selected = [spec for spec in specs if spec is not None]
     if len(selected) == len(specs):
         return positions, selected

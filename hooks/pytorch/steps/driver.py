@@ -18,7 +18,7 @@ from tdcore.hooks.pytorch.compile.tracing import (
     symbolic,
     tracing_state,
 )
-from tdcore.hooks.pytorch.forward.entries import is_running
+from tdcore.hooks.pytorch.forward.entries import running_call
 from tdcore.hooks.pytorch.steps import graphs
 from tdcore.hooks.pytorch.steps.driver_state import EVAL, NONE_OPEN, PREDICT, TRAIN, WITH_GRADIENTS
 from tdcore.hooks.pytorch.steps.gpu_times import cuda_events
@@ -179,7 +179,7 @@ class TrainingDriver(OptimizerSteps):
     def _join_other(self, root: Root, module: nn.Module, mode: int, *, entry: bool) -> None:
         """Add a forward without training to a step of its mode, or begin such a step."""
         called = self._called
-        if entry and called is not None and id(root) in called and is_running(root):
+        if entry and called is not None and id(root) in called and running_call(root):
             return  # part of the root's own forward
         key = id(module if entry else root)  # a wrapper and the module inside are the same root
         if called is None or mode != self._clock.now.mode or key in called:

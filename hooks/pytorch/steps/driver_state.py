@@ -33,7 +33,8 @@ from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot
 from tdcore.hooks.pytorch.distributed.replicas import Replicas
 from tdcore.hooks.pytorch.distributed.sharding import LocalShards
 from tdcore.hooks.pytorch.forward.losses import LossHooks
-from tdcore.hooks.pytorch.parameters.grad_scaler import Scalers
+from tdcore.hooks.pytorch.model.introspection import LiveObjects
+from tdcore.hooks.pytorch.parameters.grad_scaler import GRAD_SCALER, Scalers
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerNumbering
 from tdcore.hooks.pytorch.steps.graphs import GraphStatistics
 from tdcore.hooks.pytorch.steps.root import Root
@@ -99,8 +100,9 @@ class DriverState(BaseHook):
         root.searched = self._busy = True
         parameters = root.parameters.held() or []
         if any(one.requires_grad for one in parameters):
-            root.parameters.optimizers.assign_owners(parameters)
-            self._scalers.look()
+            objects = LiveObjects(Optimizer, GRAD_SCALER)
+            root.parameters.optimizers.assign_owners(parameters, objects)
+            self._scalers.look(objects)
             by_update = not (self._by_hand or self._by_forward)
             if by_update and not root.parameters.optimizers.any_alive and not root.view.flat:
                 self._watch_backwards(root)

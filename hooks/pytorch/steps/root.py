@@ -117,7 +117,8 @@ class Root:
             hook._guarded("activations", self.arm, hook)
         else:
             self.entries.put_on()
-        hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
+        devices = cuda_devices(self.parameters.held() or [])
+        hook._guarded("devices", prepare_devices, hook._ring, devices, hook._warn)
 
     def is_inner(self, module: nn.Module) -> bool:
         """Whether the module is inside the root, which is a wrapper."""
