@@ -99,7 +99,8 @@ class CudaDevice final : public Device {
   bool set_up(std::string& reason);
   void describe();
   bool keep(Result result, const char* what) noexcept;
-  bool launch_block(StreamHandle stream, const LoadedKernel& kernel, void** parameters) noexcept;
+  bool launch_blocks(StreamHandle stream, const LoadedKernel& kernel, void** parameters,
+                     unsigned blocks = 1) noexcept;
   template <class Call>
   bool enqueue(const char* what, Call&& call) noexcept;
   template <class Call>

@@ -114,6 +114,7 @@ class Device {
   virtual bool open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept = 0;
   /// Stores the value to a word of device memory, in stream order.
   virtual bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept = 0;
+  /// Copies results of graphs into records. The records of one call are written in any order.
   virtual bool collect(StreamHandle stream, const device::Collection& collection) noexcept = 0;
 
   /// Whether every later call fails. Other errors, such as a lack of memory, may pass.

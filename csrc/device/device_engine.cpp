@@ -187,12 +187,21 @@ bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexc
   return add(position, batch.size.payload_bytes) && zero();
 }
 
+void DeviceEngine::start_record(InFlightRecord& record, const Reservation& room,
+                                const DeviceCommit& commit) noexcept {
+  record.room = room;
+  record.commit = commit;
+  record.by_host = commits_by_host();
+  ++in_flight_;
+  if (!record.by_host) return;
+  ++polled_;
+  poll_wanted_.notify_one();
+}
+
 void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
                                const DeviceCommit& commit) noexcept {
   InFlightRecord& record = allocation.record;
-  record.room = batch.room;
-  record.commit = commit;
-  record.by_host = commits_by_host();
+  start_record(record, batch.room, commit);
   for (const PlannedTensor& item : batch.items) {
     if (item.status == EntryStatus::kSkipped) continue;
     // A tensor is counted with its last part, because the lost records are the last ones that were enqueued.
@@ -200,10 +209,6 @@ void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
     record.tensors += counted ? 0 : 1;
     record.bytes += item.payload_bytes;
   }
-  ++in_flight_;
-  if (!record.by_host) return;
-  ++polled_;
-  poll_wanted_.notify_one();
 }
 
 /// Enqueues a batch, until the device rejects a part of the work.
@@ -283,7 +288,7 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   ++launched_;
   if (sent == Sent::kPart) {
     record.incomplete = true;
-    unfenced_ = {.table = true, .payload = copies};
+    unfenced_ = {.tables = 1, .payload = copies};
     (void)pause("the device rejected work");
     (void)fence();
     return true;  // lose() counts the tensors, unless the device commits the record

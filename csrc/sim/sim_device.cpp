@@ -267,8 +267,13 @@ bool SimDevice::set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t
 }
 
 bool SimDevice::collect(StreamHandle stream, const device::Collection& collection) noexcept {
-  SimWork work{.kind = SimWork::Kind::kCollect, .collection = collection};
-  return push(stream, work);
+  try {
+    SimWork work{.kind = SimWork::Kind::kCollect,
+                 .collection = std::make_shared<const device::Collection>(collection)};
+    return push(stream, work);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 std::uint64_t SimDevice::begin_capture(StreamHandle stream) {
