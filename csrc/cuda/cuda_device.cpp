@@ -61,15 +61,16 @@ bool CudaDevice::keep(Result result, const char* what) noexcept {
   if (is_sticky(result)) off_.store(true, std::memory_order_relaxed);
   try {
     const std::scoped_lock lock(mutex_);
-    if (first_error_.empty()) first_error_ = std::string(what) + ": " + error_text(driver_, result);
+    latest_error_ = std::string(what) + ": " + error_text(driver_, result);
+    if (first_error_.empty()) first_error_ = latest_error_;
   } catch (...) {  // no memory for the text; the call has failed in any case
   }
   return false;
 }
 
-std::string CudaDevice::first_error() const {
+std::string CudaDevice::errors() const {
   const std::scoped_lock lock(mutex_);
-  return first_error_;
+  return first_error_ == latest_error_ ? first_error_ : first_error_ + "; latest: " + latest_error_;
 }
 
 template <class Call>

@@ -119,8 +119,8 @@ class Device {
 
   /// Whether every later call fails. Other errors, such as a lack of memory, may pass.
   virtual bool is_lost() const noexcept = 0;
-  /// Text of the first error; empty without an error.
-  virtual std::string first_error() const = 0;
+  /// Text of the first error, and of the latest error if it differs; empty without an error.
+  virtual std::string errors() const = 0;
 
  protected:
   DeviceInfo info_;  // constant once the device is set up

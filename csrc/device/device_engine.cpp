@@ -42,7 +42,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring>
 
 bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   const auto missing = [&](const char* what, std::uint64_t bytes) {
-    const std::string reason = device_->first_error();
+    const std::string reason = device_->errors();
     error_ = std::string("no ") + what + " (" + std::to_string(bytes) + " bytes)" +
              (reason.empty() ? "" : ": " + reason);
     return false;
@@ -123,7 +123,7 @@ bool DeviceEngine::fail(const char* what) noexcept {
 
 void DeviceEngine::set_error(const char* what, const char* then) noexcept {
   try {
-    error_ = std::string(what) + ": " + device_->first_error() + then;
+    error_ = std::string(what) + ": " + device_->errors() + then;
   } catch (const std::exception&) {  // no memory for the text
   }
 }

@@ -226,7 +226,7 @@ EventState SimDevice::query_event(EventHandle event) noexcept {
   return control_.lost.load(std::memory_order_relaxed) ? EventState::kFailed : EventState::kPending;
 }
 
-std::string SimDevice::first_error() const {
+std::string SimDevice::errors() const {
   if (control_.failed.load(std::memory_order_relaxed)) return "simulated failure";
   return rejected_.load(std::memory_order_relaxed) ? "simulated rejection" : "";
 }

@@ -33,7 +33,7 @@ struct FakeCuda {
   std::set<std::string> refused_images;  // beginnings of images that module loading rejects with 209
   // As in drivers before 12.4, the first launch of a kernel loads it.
   std::set<std::string> loaded;
-  int loads_in_capture = 0;  // number of such launches during a capture, which fail
+  int loads_in_capture = 0;  // number of such launches during a capture, not in relaxed mode; they fail
   int capture_status = 0;
   std::uint64_t capture_id = 0;
 

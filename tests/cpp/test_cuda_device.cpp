@@ -39,6 +39,7 @@ struct Bench {
   cuda::CudaDevice& open() {
     device = cuda::CudaDevice::open(*driver, 0, options(), reason);
     if (device == nullptr) throw std::runtime_error(reason);
+    fake.launches.clear();  // of the set-up
     return *device;
   }
 };
@@ -163,7 +164,7 @@ void no_memory_is_null_and_turns_nothing_off() {
   REQUIRE(device.allocate_host(64) == nullptr);
   REQUIRE(device.make_stream() == 0);
   REQUIRE(device.make_event() == 0);
-  REQUIRE(device.errors() == "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  REQUIRE(device.errors().starts_with("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)"));
   bench.fake.failing.clear();
   REQUIRE(device.make_event() != 0);
 }
@@ -332,6 +333,35 @@ void what_cannot_be_opened_says_why_and_leaves_nothing() {
   REQUIRE(bench.reason.find("CUDA_VISIBLE_DEVICES") != std::string::npos);
 }
 
+void no_kernel_is_loaded_during_a_capture_by_a_driver_that_loads_at_the_first_launch() {
+  Bench bench;
+  cuda::CudaDevice& device = bench.open();
+  REQUIRE(bench.driver->function_load == nullptr);
+  bench.fake.capture_status = 1;
+  std::uint64_t gate = 0, armed = 0;
+  device::Launch launch{};
+  launch.gate = &gate;
+  REQUIRE(device.open_gate(5, &gate, &armed) && device.launch(5, Kernel::kStats, launch));
+  bench.fake.capture_status = 0;
+  REQUIRE(bench.fake.loads_in_capture == 0 && bench.fake.loaded.size() == 5 && device.errors().empty());
+}
+
+void the_latest_error_is_kept_next_to_the_first_one() {
+  Bench bench;
+  cuda::CudaDevice& device = bench.open();
+  std::uint64_t word = 0;
+  bench.fake.failing["cuMemsetD8Async"] = 1;
+  REQUIRE(!device.fill_zero(5, &word, 8));
+  const std::string first = device.errors();
+  for (const int result : {2, 1}) {
+    bench.fake.failing["cuEventRecord"] = result;
+    REQUIRE(!device.record_event(1, 5));
+  }
+  const std::string both = device.errors();
+  REQUIRE(first.starts_with("cuMemsetD8Async: ") && both.starts_with(first + "; latest: cuEventRecord: "));
+  REQUIRE(both.ends_with("(1)"));
+}
+
 void a_captured_stream_gets_only_kernels_and_its_graph_is_watched() {
   Bench bench;
   cuda::CudaDevice& device = bench.open();
@@ -415,6 +445,8 @@ int main() {
   CASE(a_busy_device_polls);
   CASE(what_cannot_be_opened_says_why_and_leaves_nothing);
   CASE(a_captured_stream_gets_only_kernels_and_its_graph_is_watched);
+  CASE(no_kernel_is_loaded_during_a_capture_by_a_driver_that_loads_at_the_first_launch);
+  CASE(the_latest_error_is_kept_next_to_the_first_one);
   CASE(a_driver_without_graph_functions_captures_no_graphs);
   CASE(a_child_gives_nothing_back);
 #undef CASE
