@@ -263,6 +263,12 @@ class Clock:
             plan = self._plans[key] = Plan(members, self._config.reduction_config, self._names)
         return plan
 
+    def plan_of_all(self) -> Plan:
+        """The plan of all saved collections, with their newest members."""
+        if self._collections.version.value != self._version:
+            self._refresh()
+        return self.plan_of(self.included)
+
     def begun_steps(self, mode: int) -> int:
         """Number of steps of the mode (a ModeKeys value) in this attempt."""
         return self.mode_steps[mode] - self._before[mode]

@@ -102,6 +102,10 @@ class Hook(HookState):
     def register_scaler(self, scaler: object) -> None:
         """Do nothing: the scaler is not changed."""
 
+    def graphing(self, *modules: Any) -> AbstractContextManager[None]:
+        """Return a context manager that does nothing."""
+        return nullcontext()
+
     def forward_hook(self, module: Any, inputs: Any, outputs: Any) -> None:
         """Do nothing. Never called by tdcore."""
 

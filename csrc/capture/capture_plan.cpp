@@ -166,10 +166,16 @@ void CapturePlan::lose(const PlannedTensor& item, DropReason reason) noexcept {
   lost_reason_ = reason;
 }
 
+BatchSize CapturePlan::size_of(std::uint64_t entries, std::uint64_t payload) const noexcept {
+  BatchSize size = batch_size(entries, payload, limits_.guard_bytes);
+  size.bytes += entries * limits_.tail_bytes;
+  return size;
+}
+
 /// Whether a batch of this size fits into a record.
 bool CapturePlan::fits(std::uint64_t entries, std::uint64_t payload) const noexcept {
-  return entries * sizeof(Entry) + payload <= sure_bytes_ ||
-         batch_size(entries, payload, limits_.guard_bytes).bytes <= limits_.record_bytes;
+  return entries * (sizeof(Entry) + limits_.tail_bytes) + payload <= sure_bytes_ ||
+         size_of(entries, payload).bytes <= limits_.record_bytes;
 }
 
 /// Whether the item would exceed the batch's limits of entries or tiles.
@@ -203,6 +209,7 @@ Reservation CapturePlan::reserve(const BatchSize& size) {
   for (;;) {
     const Reservation room = records_.try_reserve(RecordKind::kBatch, size.bytes, size.align);
     if (room || size.bytes > limits_.record_bytes || records_.policy() != FullPolicy::kBlock) return room;
+    before_wait();
     if (!waiter_.wait(records_, size.bytes, waiter_.context)) return {};
   }
 }
@@ -211,10 +218,10 @@ Reservation CapturePlan::reserve(const BatchSize& size) {
 void CapturePlan::flush() {
   if (limited_ && !items_.empty()) prepare();
   if (!items_.empty()) {
-    BatchSize size = batch_size(items_.size(), payload_, limits_.guard_bytes);
+    BatchSize size = size_of(items_.size(), payload_);
     Reservation room = reserve(size);
     if (!room && records_.policy() == FullPolicy::kDegrade && payload_ > 0) {
-      size = batch_size(items_.size(), 0, limits_.guard_bytes);
+      size = size_of(items_.size(), 0);
       room = reserve(size);
       if (room) degrade();
     }

@@ -2,7 +2,8 @@
 // The classes that fill records with values, for the CPU (capture.cpp) and a device (device_capture.cpp),
 // derive from CapturePlan. capture.hpp has the counters of tensors that are not stored.
 //
-// Threads: one plan per call. A plan waits only in the waiter, and never while it holds a reservation.
+// Threads: one plan per call. A plan waits only in the waiter, and never while it holds a reservation
+// (before_wait() hands over those of earlier batches).
 #pragma once
 
 #include <ctime>
@@ -60,6 +61,7 @@ struct BatchLimits {
   std::uint64_t record_bytes;
   std::uint64_t guard_bytes = 0;
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t tail_bytes = 0;  // per entry, behind the entries of a record without payload: for the device
   // Tiles (base/tiles.hpp) that are read. A tensor with more tiles is split into parts, also if only its
   // statistics are requested. prepare() is called for batches with this limit.
   std::uint64_t tiles =
@@ -92,6 +94,8 @@ class CapturePlan {
 
   /// Degrades or drops tensors that cannot be captured now, before room is requested. May remove all items.
   virtual void prepare() noexcept {}
+  /// Called before the plan waits for room in the ring.
+  virtual void before_wait() noexcept {}
   /// Writes and commits the record of items(), or drops it.
   virtual void make(const Reservation& room, const BatchSize& size) noexcept = 0;
 
@@ -117,6 +121,7 @@ class CapturePlan {
   void flush();
   void add_tensor(const TensorRequest& request, std::uint64_t index);
   void add_parts(PlannedTensor item, std::uint64_t item_bytes, std::uint64_t per_part);
+  BatchSize size_of(std::uint64_t entries, std::uint64_t payload) const noexcept;
   bool fits(std::uint64_t entries, std::uint64_t payload) const noexcept;
   bool is_over_limits(const PlannedTensor& item) const noexcept;
   void add(const PlannedTensor& item);

@@ -90,7 +90,7 @@ CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::
                       .memory = device.allocate(kProbeBytes)};
     if (host == nullptr || pattern == nullptr || bench.stream == 0 || bench.event == 0 ||
         bench.memory == nullptr) {
-      reason = "no memory for the probe: " + device.first_error();
+      reason = "no memory for the probe: " + device.errors();
       return CommitMode::kPoll;
     }
     std::memset(host, 0, kProbeHostBytes);

@@ -61,15 +61,16 @@ bool CudaDevice::keep(Result result, const char* what) noexcept {
   if (is_sticky(result)) off_.store(true, std::memory_order_relaxed);
   try {
     const std::scoped_lock lock(mutex_);
-    if (first_error_.empty()) first_error_ = std::string(what) + ": " + error_text(driver_, result);
+    latest_error_ = std::string(what) + ": " + error_text(driver_, result);
+    if (first_error_.empty()) first_error_ = latest_error_;
   } catch (...) {  // no memory for the text; the call has failed in any case
   }
   return false;
 }
 
-std::string CudaDevice::first_error() const {
+std::string CudaDevice::errors() const {
   const std::scoped_lock lock(mutex_);
-  return first_error_;
+  return first_error_ == latest_error_ ? first_error_ : first_error_ + "; latest: " + latest_error_;
 }
 
 template <class Call>
@@ -309,13 +310,13 @@ bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uin
            });
   }
   void* parameters[] = {&word, &value};
-  return commit_mode == CommitMode::kCommitKernel && launch_block(stream, kernels_.commit, parameters);
+  return commit_mode == CommitMode::kCommitKernel && launch_blocks(stream, kernels_.commit, parameters);
 }
 
-/// Launches one block of a kernel.
-bool CudaDevice::launch_block(StreamHandle stream, const LoadedKernel& kernel, void** parameters) noexcept {
+bool CudaDevice::launch_blocks(StreamHandle stream, const LoadedKernel& kernel, void** parameters,
+                               unsigned blocks) noexcept {
   return enqueue(kernel.name, [&] {
-    return driver_.launch_kernel(kernel.function, 1, 1, 1, kernel.threads, 1, 1, 0, stream_of(stream),
+    return driver_.launch_kernel(kernel.function, blocks, 1, 1, kernel.threads, 1, 1, 0, stream_of(stream),
                                  parameters, nullptr);
   });
 }
@@ -376,20 +377,20 @@ bool CudaDevice::watch_graph(StreamHandle stream, void (*ended)(void*), void* da
 
 bool CudaDevice::open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept {
   void* parameters[] = {&gate, &armed};
-  return launch_block(stream, kernels_.gate, parameters);
+  return launch_blocks(stream, kernels_.gate, parameters);
 }
 
 bool CudaDevice::set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept {
   // A kernel in every commit mode: the word is in device memory, so a kernel's store is visible to later
   // work.
   void* parameters[] = {&word, &value};
-  return launch_block(stream, kernels_.commit, parameters);
+  return launch_blocks(stream, kernels_.commit, parameters);
 }
 
 bool CudaDevice::collect(StreamHandle stream, const device::Collection& collection) noexcept {
   device::Collection copy = collection;
   void* parameters[] = {&copy};
-  return launch_block(stream, kernels_.collect, parameters);
+  return launch_blocks(stream, kernels_.collect, parameters, collection.count);
 }
 
 }  // namespace tdcore::cuda

@@ -3,8 +3,8 @@
 // CudaDevice uses the device's primary context, like every framework, so that its streams, events and memory
 // work together with those of the framework. If a thread has another current context, the primary context is
 // made current during a call. Set-up loads the kernels and tests the commit modes. After set-up, functions
-// that enqueue work do not load, allocate or wait. The first error is stored; an error after which the
-// context is lost turns the device off.
+// that enqueue work do not load, allocate or wait. The first and the latest error are stored; an error after
+// which the context is lost turns the device off.
 //
 // CUDA graphs: while another thread captures a stream in "global" mode, CUDA forbids calls that may wait, and
 // such a call invalidates the capture. Therefore these calls are made in "relaxed" mode, in which they are
@@ -82,7 +82,7 @@ class CudaDevice final : public Device {
   bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept override;
   bool collect(StreamHandle stream, const device::Collection& collection) noexcept override;
   bool is_lost() const noexcept override { return off_.load(std::memory_order_relaxed); }
-  std::string first_error() const override;
+  std::string errors() const override;
 
  private:
   class Current;
@@ -97,9 +97,11 @@ class CudaDevice final : public Device {
   CudaDevice(const Driver& driver, DeviceOrdinal device, const CudaDeviceOptions& options);
 
   bool set_up(std::string& reason);
+  bool launch_all_kernels();
   void describe();
   bool keep(Result result, const char* what) noexcept;
-  bool launch_block(StreamHandle stream, const LoadedKernel& kernel, void** parameters) noexcept;
+  bool launch_blocks(StreamHandle stream, const LoadedKernel& kernel, void** parameters,
+                     unsigned blocks = 1) noexcept;
   template <class Call>
   bool enqueue(const char* what, Call&& call) noexcept;
   template <class Call>
@@ -125,6 +127,7 @@ class CudaDevice final : public Device {
   std::vector<Stream> streams_;
   std::vector<Event> events_;
   std::string first_error_;
+  std::string latest_error_;
 
   std::atomic<bool> off_{false};  // relaxed: the call of a late reader fails anyway
   static constexpr std::size_t kMaxMoved = 64;

@@ -8,6 +8,12 @@
 
 namespace tdcore::cuda {
 
+namespace {
+
+constexpr std::uint64_t kWarmUpBytes = 256;
+
+}  // namespace
+
 CudaDevice::CudaDevice(const Driver& driver, DeviceOrdinal device, const CudaDeviceOptions& options)
     : driver_(driver), device_(device), options_(options), pid_(::getpid()) {}
 
@@ -51,16 +57,36 @@ bool CudaDevice::set_up(std::string& reason) {
   kernels_ = load_kernels(driver_, architecture_, info_.multiprocessors, options_.kernels, reason);
   info_.kernels = kernels_.from;
   info_.launch_tiles = kernels_.stats.resident_blocks * kTilesPerBlock;
-  const bool good = kernels_.module != nullptr;
+  bool good = kernels_.module != nullptr;
+  if (good && driver_.function_load == nullptr && !launch_all_kernels()) {
+    good = false;
+    reason = "the kernels cannot be loaded: " + errors();
+  }
   if (good) {
     const CommitMode first = can_write_stream_ ? CommitMode::kStreamWrite : CommitMode::kCommitKernel;
     if (!can_write_stream_) info_.commit_mode_reason = "the device cannot write 64-bit words in stream order";
     info_.best_commit_mode = probe_commit(*this, first, options_.probe_ms, info_.commit_mode_reason);
-    if (off_.load(std::memory_order_relaxed)) reason = first_error();
+    if (off_.load(std::memory_order_relaxed)) reason = errors();
   }
   Context was = nullptr;
   (void)driver_.context_pop(&was);
   return finish(good && !off_.load(std::memory_order_relaxed));
+}
+
+/// Launches each kernel once, without any effect. Drivers before 12.4 load the code of a kernel at its first
+/// launch, which is not allowed while a graph is captured.
+bool CudaDevice::launch_all_kernels() {
+  const StreamHandle stream = make_stream();
+  auto* const words = static_cast<std::uint64_t*>(allocate(kWarmUpBytes));
+  if (stream == 0 || words == nullptr || !fill_zero(stream, words, kWarmUpBytes)) return false;
+  device::Launch nothing{};
+  nothing.gate = words;  // closed
+  device::Collection collection{};
+  collection.count = 1;
+  collection.records[0].outcome = reinterpret_cast<device::CollectionOutcome*>(words + 1);
+  collection.records[0].kind = reinterpret_cast<std::uint32_t*>(words);
+  return launch(stream, Kernel::kStats, nothing) && launch(stream, Kernel::kPack, nothing) &&
+         open_gate(stream, words, words) && set_word(stream, words, 0) && collect(stream, collection);
 }
 
 void CudaDevice::describe() {

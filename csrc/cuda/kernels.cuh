@@ -30,7 +30,7 @@ extern "C" __global__ void tdcore_commit(std::uint64_t* word, std::uint64_t valu
 /// Copies the armed word to the gate of a graph. One thread.
 extern "C" __global__ void tdcore_gate(std::uint64_t* gate, const std::uint64_t* armed) { *gate = *armed; }
 
-/// Copies the results of a graph's statistics kernel into a record. One block.
+/// Copies results of graphs' statistics kernels into records. One block for each record.
 extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads)
     tdcore_collect(const __grid_constant__ tdcore::device::Collection collection) {
   TDCORE_SHARED(tdcore::device::CollectionState, state);

@@ -114,12 +114,13 @@ class Device {
   virtual bool open_gate(StreamHandle stream, std::uint64_t* gate, const std::uint64_t* armed) noexcept = 0;
   /// Stores the value to a word of device memory, in stream order.
   virtual bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept = 0;
+  /// Copies results of graphs into records. The records of one call are written in any order.
   virtual bool collect(StreamHandle stream, const device::Collection& collection) noexcept = 0;
 
   /// Whether every later call fails. Other errors, such as a lack of memory, may pass.
   virtual bool is_lost() const noexcept = 0;
-  /// Text of the first error; empty without an error.
-  virtual std::string first_error() const = 0;
+  /// Text of the first error, and of the latest error if it differs; empty without an error.
+  virtual std::string errors() const = 0;
 
  protected:
   DeviceInfo info_;  // constant once the device is set up

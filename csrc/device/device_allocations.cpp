@@ -31,7 +31,7 @@ bool make_room(Device& device, AllocationList& allocations, const FifoSpace& spa
     if (reuse == Reuse::kBehindSameStream && allocation.stream != stream) return false;
     // Also if the handles are equal, which costs the device nothing: a new stream may have the handle of a
     // destroyed stream, and CUDA's per-thread stream is a different stream in each thread.
-    if (!device.wait_event(stream, allocation.event)) {
+    if (!device.wait_event(stream, allocation.awaited)) {
       refused = true;
       return false;
     }

@@ -68,14 +68,13 @@ struct InFlightRecord {
   std::uint64_t bytes = 0;
   bool by_host = false;     // the host commits the record after the event
   bool incomplete = false;  // the device rejected a part of the work
-  // A record with results of a graph: the tensors are counted when the device has stored its outcome here.
-  const std::uint64_t* outcome = nullptr;
-  std::uint64_t without_values = 0;  // tensors of the record whose values were requested
-  std::uint64_t without_value_bytes = 0;
+  // A record with results of graphs: the device stores here which tensors are counted.
+  const device::CollectionOutcome* outcome = nullptr;
 };
 
 struct Allocation {
   EventHandle event = 0;    // event of this place in the list; reused
+  EventHandle awaited = 0;  // the event after the work: `event`, or that of a later place of the same launch
   StreamHandle stream = 0;  // stream on which the event is recorded
   Extent memory;            // device memory
   Extent pinned;            // host memory, if any
@@ -84,6 +83,7 @@ struct Allocation {
 
   void start(StreamHandle on) noexcept {
     stream = on;
+    awaited = event;
     memory = pinned = {};
     record = {};
     done = false;
@@ -101,8 +101,11 @@ class AllocationList {
   Allocation& operator[](std::size_t i) noexcept { return allocations_[(first_ + i) % allocations_.size()]; }
   /// The place of the next allocation, whose event may be recorded; push() adds it to the list.
   std::size_t next_index() const noexcept { return (first_ + count_) % allocations_.size(); }
-  Allocation& next() noexcept { return allocations_[(first_ + count_) % allocations_.size()]; }
-  void push() noexcept { ++count_; }
+  Allocation& next(std::size_t ahead = 0) noexcept {
+    return allocations_[(first_ + count_ + ahead) % allocations_.size()];
+  }
+  std::size_t free() const noexcept { return allocations_.size() - count_; }
+  void push(std::size_t places = 1) noexcept { count_ += places; }
   void pop() noexcept {
     first_ = (first_ + 1) % allocations_.size();
     --count_;

@@ -88,7 +88,8 @@ class DeviceCapture {
   /// Whether there are graphs whose tensors may be collected.
   bool has_graphs() const noexcept;
   /// Makes replays of graphs compute the statistics of their tensors: replays that follow on the stream, or
-  /// on streams that wait for it. False without graphs, or if the stream is itself being captured.
+  /// on streams that wait for it. False without graphs. False also if the stream is itself being
+  /// captured; then the tensors of all graphs are counted as kGraphCapture.
   bool arm_graphs(StreamHandle stream) noexcept;
   /// Captures the statistics that replays have computed since arm_graphs(), and ends the computation. The
   /// replays must be earlier on the stream, or the stream must wait for them. Of several replays of a graph,

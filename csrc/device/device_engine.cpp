@@ -42,7 +42,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring>
 
 bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   const auto missing = [&](const char* what, std::uint64_t bytes) {
-    const std::string reason = device_->first_error();
+    const std::string reason = device_->errors();
     error_ = std::string("no ") + what + " (" + std::to_string(bytes) + " bytes)" +
              (reason.empty() ? "" : ": " + reason);
     return false;
@@ -123,7 +123,7 @@ bool DeviceEngine::fail(const char* what) noexcept {
 
 void DeviceEngine::set_error(const char* what, const char* then) noexcept {
   try {
-    error_ = std::string(what) + ": " + device_->first_error() + then;
+    error_ = std::string(what) + ": " + device_->errors() + then;
   } catch (const std::exception&) {  // no memory for the text
   }
 }
@@ -187,12 +187,21 @@ bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexc
   return add(position, batch.size.payload_bytes) && zero();
 }
 
+void DeviceEngine::start_record(InFlightRecord& record, const Reservation& room,
+                                const DeviceCommit& commit) noexcept {
+  record.room = room;
+  record.commit = commit;
+  record.by_host = commits_by_host();
+  ++in_flight_;
+  if (!record.by_host) return;
+  ++polled_;
+  poll_wanted_.notify_one();
+}
+
 void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
                                const DeviceCommit& commit) noexcept {
   InFlightRecord& record = allocation.record;
-  record.room = batch.room;
-  record.commit = commit;
-  record.by_host = commits_by_host();
+  start_record(record, batch.room, commit);
   for (const PlannedTensor& item : batch.items) {
     if (item.status == EntryStatus::kSkipped) continue;
     // A tensor is counted with its last part, because the lost records are the last ones that were enqueued.
@@ -200,10 +209,6 @@ void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
     record.tensors += counted ? 0 : 1;
     record.bytes += item.payload_bytes;
   }
-  ++in_flight_;
-  if (!record.by_host) return;
-  ++polled_;
-  poll_wanted_.notify_one();
 }
 
 /// Enqueues a batch, until the device rejects a part of the work.
@@ -283,7 +288,7 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   ++launched_;
   if (sent == Sent::kPart) {
     record.incomplete = true;
-    unfenced_ = {.table = true, .payload = copies};
+    unfenced_ = {.tables = 1, .payload = copies};
     (void)pause("the device rejected work");
     (void)fence();
     return true;  // lose() counts the tensors, unless the device commits the record

@@ -47,15 +47,14 @@ struct DeviceBatch {
   StreamHandle stream;
 };
 
-/// A record for the results of a graph's batch, written except for the statistics.
+/// A record for results of graphs, written except for the statistics. Pointers are addresses of the host.
 struct GraphRecord {
   Reservation room;
-  BatchSize size;
-  std::span<const PlannedTensor> items;
-  std::span<const std::uint32_t> sources;  // by item: number of the result, or device::kNoResult
-  const GraphBatch& batch;
-  std::uint64_t guard;
-  StreamHandle stream;
+  Entry* entries = nullptr;
+  device::CollectedBatch* batches = nullptr;  // behind the entries
+  device::CollectedEntry* sources = nullptr;
+  std::uint32_t count = 0;  // number of entries, each of a different tensor
+  std::uint32_t batch_count = 0;
 };
 
 class DeviceEngine {
@@ -103,10 +102,11 @@ class DeviceEngine {
                         StreamHandle stream) noexcept;
   /// Ends the collection and the epoch.
   void end_collection(StreamHandle stream) noexcept;
-  /// Locked. Size of the pinned memory of a collection of `entries` entries, for find_room().
-  static TableSize collection_table(std::uint64_t entries) noexcept;
-  /// Locked, after kFits for collection_table(). Like launch().
-  bool collect(const GraphRecord& record) noexcept;
+  /// Locked. Like find_room(), for a launch of collect().
+  Fit find_collection_room(std::size_t records) noexcept;
+  /// Locked, after kFits: one launch for at most device::kCollectedRecords records. False if the device
+  /// rejected it; the records are not committed.
+  bool collect(std::span<const GraphRecord> records, StreamHandle stream) noexcept;
 
   bool mark_step_end(std::int64_t step, std::span<DeviceEngine* const> others) noexcept;
   bool busy() noexcept;
@@ -151,6 +151,7 @@ class DeviceEngine {
   bool commit_marker(const Reservation& room, const Events& events) noexcept;
   std::uint64_t read_batches() const noexcept;
   void count_collected(const InFlightRecord& record) noexcept;
+  void start_record(InFlightRecord& record, const Reservation& room, const DeviceCommit& commit) noexcept;
   void keep_record(Allocation& allocation, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
   bool commits_by_host() const noexcept { return commit_mode_ == CommitMode::kPoll; }
 
@@ -175,12 +176,12 @@ class DeviceEngine {
   std::string error_;
   bool closed_ = false;
   bool lost_track_ = false;  // work was enqueued without an event after it
-  // A batch that the device has rejected in part, together with the events after it. The allocations of the
-  // batch are the next ones of the lists.
+  // Work that the device has rejected in part, together with the events after it. The allocations of the work
+  // are the next ones of the lists.
   struct Unfenced {
-    bool table = false;
+    std::size_t tables = 0;
     bool payload = false;
-    bool any() const noexcept { return table || payload; }
+    bool any() const noexcept { return tables > 0 || payload; }
   } unfenced_;
   const std::chrono::milliseconds first_retry_;
   std::chrono::milliseconds retry_pause_;

@@ -1,15 +1,9 @@
 // DeviceEngine, fourth part: epochs of graphs, and records with the results of their batches.
-#include <cstring>
+#include <cstddef>
 
 #include "device/device_engine.hpp"
 
 namespace tdcore {
-namespace {
-
-constexpr std::uint64_t kCollected = 1;  // Collection::outcome
-
-}  // namespace
-
 void DeviceEngine::sweep_graphs() noexcept {
   reclaim();
   graphs_.sweep(read_batches());
@@ -23,13 +17,15 @@ bool DeviceEngine::arm_graphs(StreamHandle stream) noexcept {
   graphs_.end_epoch();
   sweep_graphs();
   if (!graphs_.any()) return false;
+  DropReason reason = DropReason::kDeviceError;
   if (on_.load(std::memory_order_relaxed) || resume()) {
-    if (device_->is_capturing(stream)) return false;
-    if (graphs_.arm(*device_, stream)) return true;
-    (void)pause("the device rejected work");
+    const bool captures = device_->is_capturing(stream);
+    if (!captures && graphs_.arm(*device_, stream)) return true;
+    if (captures) reason = DropReason::kGraphCapture;
+    if (!captures) (void)pause("the device rejected work");
   }
   // It is not known which of the graphs the step replays.
-  main_.count_drop(DropReason::kDeviceError, graphs_.tensors(), 0);
+  main_.count_drop(reason, graphs_.tensors(), 0);
   return false;
 }
 
@@ -62,82 +58,83 @@ void DeviceEngine::end_collection(StreamHandle stream) noexcept {
     (void)pause("the device rejected work");
 }
 
-TableSize DeviceEngine::collection_table(std::uint64_t entries) noexcept {
-  TableSize size;
-  size.stats = 1;  // not empty
-  size.upload_bytes = sizeof(std::uint64_t) + entries * sizeof(std::uint32_t);
-  return size;
-}
-
 /// Counts the tensors of a record whose work has ended.
 void DeviceEngine::count_collected(const InFlightRecord& record) noexcept {
-  if (*record.outcome != kCollected) return;
-  main_.count_capture(record.tensors, 0, 0);
-  if (record.without_values > 0)
-    main_.count_drop(DropReason::kGraphCapture, record.without_values, record.without_value_bytes);
+  const device::CollectionOutcome& outcome = *record.outcome;
+  main_.count_capture(outcome.tensors, 0, 0);
+  if (outcome.without_values > 0)
+    main_.count_drop(DropReason::kGraphCapture, outcome.without_values, outcome.without_value_bytes);
 }
 
-bool DeviceEngine::collect(const GraphRecord& made) noexcept {
-  Allocation& table = table_allocations_.next();
-  table.start(made.stream);
-  table.memory = scratch_space_.place(0);
-  table.pinned =
-      table_space_.place(round_up(collection_table(made.items.size()).upload_bytes, kDeviceAlignBytes));
-  table_space_.take(table.pinned);
-  const DeviceCommit commit = lane_->hand_over(made.room);
-  if (commit.word == nullptr) return fail("the ring was closed");
-  keep_record(table,
-              {.room = made.room,
-               .size = made.size,
-               .table = {},
-               .items = made.items,
-               .guard = made.guard,
-               .stream = made.stream},
-              commit);
-  // Pinned: the outcome, then the sources.
-  std::byte* const pinned = tables_ + table_space_.at(table.pinned);
-  std::memset(pinned, 0, sizeof(std::uint64_t));
-  std::memcpy(pinned + sizeof(std::uint64_t), made.sources.data(), made.sources.size_bytes());
-  InFlightRecord& record = table.record;
-  record.outcome = reinterpret_cast<const std::uint64_t*>(pinned);
-  for (const PlannedTensor& item : made.items) {
-    if (item.reason != DropReason::kGraphCapture) continue;
-    ++record.without_values;
-    record.without_value_bytes += view_bytes(item.request->tensor);
+DeviceEngine::Fit DeviceEngine::find_collection_room(std::size_t records) noexcept {
+  TableSize outcomes;
+  outcomes.stats = 1;  // not empty
+  outcomes.upload_bytes = records * sizeof(device::CollectionOutcome);
+  const Fit fit = find_room(outcomes, 0, 0);
+  return fit == Fit::kFits && table_allocations_.free() < records ? Fit::kTablesFull : fit;
+}
+
+bool DeviceEngine::collect(std::span<const GraphRecord> made, StreamHandle stream) noexcept {
+  const auto on_device = [this](auto* pinned) {
+    return static_cast<decltype(pinned)>(device_->device_address(pinned));
+  };
+  Allocation& last = table_allocations_.next(made.size() - 1);
+  device::CollectionOutcome* outcomes = nullptr;
+  device::Collection collection{};
+  collection.epoch = graphs_.epoch();
+  collection.count = static_cast<std::uint32_t>(made.size());
+  collection.entry_bytes = sizeof(Entry);
+  collection.status_offset = offsetof(Entry, status) - offsetof(Entry, stats);
+  collection.no_row = static_cast<std::uint32_t>(EntryStatus::kNoRow);
+  collection.aborted = static_cast<std::uint32_t>(RecordKind::kAborted);
+  for (std::size_t i = made.size(); i-- > 0;) {  // the last one first, which has the event and the outcomes
+    Allocation& allocation = table_allocations_.next(i);
+    allocation.start(stream);
+    allocation.awaited = last.event;
+    allocation.memory = scratch_space_.place(0);
+    if (&allocation == &last) {
+      last.pinned =
+          table_space_.place(round_up(made.size() * sizeof(device::CollectionOutcome), kDeviceAlignBytes));
+      table_space_.take(last.pinned);
+      outcomes = reinterpret_cast<device::CollectionOutcome*>(tables_ + table_space_.at(last.pinned));
+    }
+    const GraphRecord& one = made[i];
+    const DeviceCommit commit = lane_->hand_over(one.room);
+    if (commit.word == nullptr) return fail("the ring was closed");
+    outcomes[i] = {};
+    InFlightRecord& record = allocation.record;
+    start_record(record, one.room, commit);
+    record.tensors = one.count;
+    record.outcome = outcomes + i;
+    Slot& slot = lane_memory_->slots()[one.room.ticket & (lane_memory_->slot_count() - 1)];
+    collection.records[i] = {.entries = on_device(&one.entries->stats),
+                             .batches = on_device(one.batches),
+                             .sources = on_device(one.sources),
+                             .outcome = on_device(outcomes + i),
+                             .kind = on_device(&slot.kind),
+                             .commit_word = commits_by_host() ? nullptr : on_device(commit.word),
+                             .commit_value = commit.value,
+                             .count = one.count,
+                             .batch_count = one.batch_count};
   }
-  Slot& slot = lane_memory_->slots()[made.room.ticket & (lane_memory_->slot_count() - 1)];
-  device::Collection collection{
-      .results = reinterpret_cast<const TensorStats*>(made.batch.results),
-      .entries = static_cast<TensorStats*>(device_->device_address(made.room.data + sizeof(BatchHeader))),
-      .stride = sizeof(Entry),
-      .sources = static_cast<const std::uint32_t*>(device_->device_address(pinned + sizeof(std::uint64_t))),
-      .epoch = graphs_.epoch(),
-      .ran = made.batch.ran,
-      .claim = made.batch.claim,
-      .outcome = static_cast<std::uint64_t*>(device_->device_address(pinned)),
-      .kind = static_cast<std::uint32_t*>(device_->device_address(&slot.kind)),
-      .commit_word = nullptr,
-      .commit_value = commit.value,
-      .count = static_cast<std::uint32_t>(made.items.size()),
-      .aborted = static_cast<std::uint32_t>(RecordKind::kAborted)};
-  if (!commits_by_host())
-    collection.commit_word = static_cast<std::uint64_t*>(device_->device_address(commit.word));
-  const bool sent = device_->collect(made.stream, collection);
-  if (!sent) {
-    record.tensors = 0;  // the plan counts them
-    record.outcome = nullptr;
-    (void)lose(record);
+  if (!device_->collect(stream, collection)) {
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      InFlightRecord& record = table_allocations_.next(i).record;
+      record.tensors = 0;  // the caller counts them
+      record.outcome = nullptr;
+      (void)lose(record);
+    }
     return pause("the device rejected work");
   }
-  ++launched_;
-  if (!device_->record_event(table.event, made.stream)) {
-    record.incomplete = true;
-    unfenced_ = {.table = true, .payload = false};
+  launched_ += made.size();
+  if (!device_->record_event(last.event, stream)) {
+    for (std::size_t i = 0; i < made.size(); ++i) table_allocations_.next(i).record.incomplete = true;
+    unfenced_ = {.tables = made.size(), .payload = false};
     (void)pause("the device rejected work");
     (void)fence();
     return true;  // lose() counts the tensors, unless the device commits the record
   }
-  table_allocations_.push();
+  table_allocations_.push(made.size());
   retry_pause_ = first_retry_;
   return true;
 }

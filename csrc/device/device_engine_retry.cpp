@@ -39,25 +39,28 @@ bool DeviceEngine::resume() noexcept {
   return true;
 }
 
-/// Enqueues the events after a batch that was rejected in part. False if the device rejects them.
+/// Enqueues the events after work that was rejected in part. False if the device rejects them.
 bool DeviceEngine::fence() noexcept {
   if (!unfenced_.any()) return true;
-  Allocation& table = table_allocations_.next();
-  Allocation& payload = payload_allocations_.next();
-  if (unfenced_.table && !device_->record_event(table.event, table.stream)) return false;
-  if (unfenced_.payload && unfenced_.table && !device_->wait_event(copies_, table.event)) return false;
+  const std::size_t tables = unfenced_.tables;
+  const Allocation& table =
+      table_allocations_.next(tables > 0 ? tables - 1 : 0);  // the last one has the event
+  const Allocation& payload = payload_allocations_.next();
+  if (tables > 0 && !device_->record_event(table.event, table.stream)) return false;
+  if (unfenced_.payload && tables > 0 && !device_->wait_event(copies_, table.event)) return false;
   if (unfenced_.payload && !device_->record_event(payload.event, copies_)) return false;
-  if (unfenced_.table) table_allocations_.push();
+  table_allocations_.push(tables);
   if (unfenced_.payload) payload_allocations_.push();
   unfenced_ = {};
   return true;
 }
 
-/// Drops a record without an event after its work. The lane is not used any more.
+/// Drops records without an event after their work. The lane is not used any more.
 void DeviceEngine::drop_rejected() noexcept {
   if (!unfenced_.any()) return;
   lost_track_ = true;
-  (void)lose((unfenced_.payload ? payload_allocations_ : table_allocations_).next().record);
+  for (std::size_t i = 0; i < unfenced_.tables; ++i) (void)lose(table_allocations_.next(i).record);
+  if (unfenced_.payload) (void)lose(payload_allocations_.next().record);
   unfenced_ = {};
 }
 

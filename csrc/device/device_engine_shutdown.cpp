@@ -44,7 +44,7 @@ struct DeviceEngine::Events {
       if (streams[i] == allocation.stream) return true;
     }
     if (count == kMost) return false;
-    events[count] = allocation.event;
+    events[count] = allocation.awaited;
     streams[count++] = allocation.stream;
     return true;
   }
@@ -113,7 +113,7 @@ bool DeviceEngine::lose(InFlightRecord& record) noexcept {
 /// Whether the work of the allocation has ended. settle() makes the commits of the host.
 bool DeviceEngine::look(Allocation& allocation) noexcept {
   if (allocation.done) return true;
-  const EventState state = device_->query_event(allocation.event);
+  const EventState state = device_->query_event(allocation.awaited);
   if (state == EventState::kPending) return false;
   if (state == EventState::kFailed) fail("work on the device was lost");
   if (state == EventState::kFailed || allocation.record.incomplete) (void)lose(allocation.record);
@@ -228,7 +228,7 @@ bool DeviceEngine::commit_marker(const Reservation& room, const Events& events) 
          device_->record_event(allocation.event, copies_);
   if (!sent) {
     allocation.record.incomplete = true;
-    unfenced_ = {.table = false, .payload = true};
+    unfenced_ = {.tables = 0, .payload = true};
     (void)pause("the device rejected work");
     (void)fence();
     return false;
@@ -259,7 +259,7 @@ bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
 
 /// Number of batches whose kernels have ended. Locked.
 std::uint64_t DeviceEngine::read_batches() const noexcept {
-  return launched_ - table_allocations_.size() - (unfenced_.table ? 1 : 0);
+  return launched_ - table_allocations_.size() - unfenced_.tables;
 }
 
 DeviceReport DeviceEngine::report() noexcept {

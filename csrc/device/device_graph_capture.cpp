@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -32,68 +34,138 @@ DropReason unfit_for_graphs(const TensorRequest& request) noexcept {
   return (request.flags & kWantPayload) != 0 ? DropReason::kGraphCapture : DropReason::kUnsupportedDtype;
 }
 
-/// Plan for the record of one batch of a graph.
+/// A request of a record, and the place of its result.
+struct Origin {
+  std::uint32_t batch;   // number in the record
+  std::uint32_t result;  // number of the result in the batch
+};
+
+/// Launches the collection of records, several at a time.
+class CollectionLauncher {
+ public:
+  CollectionLauncher(DeviceEngine& engine, Ring& main, StreamHandle stream) noexcept
+      : engine_(engine), main_(main), stream_(stream) {}
+  ~CollectionLauncher() { launch(); }  // also if a waiter unwinds the thread
+  CollectionLauncher(const CollectionLauncher&) = delete;
+  CollectionLauncher& operator=(const CollectionLauncher&) = delete;
+
+  void add(const GraphRecord& record) noexcept {
+    records_[count_++] = record;
+    if (count_ == records_.size()) launch();
+  }
+  void launch() noexcept;
+  std::uint64_t not_kept() const noexcept { return not_kept_; }
+  std::uint64_t launches() const noexcept { return launches_; }
+
+ private:
+  DeviceEngine& engine_;
+  Ring& main_;
+  const StreamHandle stream_;
+  std::array<GraphRecord, device::kCollectedRecords> records_{};
+  std::size_t count_ = 0;
+  std::uint64_t launches_ = 0;
+  std::uint64_t not_kept_ = 0;
+};
+
+void CollectionLauncher::launch() noexcept {
+  if (count_ == 0) return;
+  const std::span<const GraphRecord> records(records_.data(), count_);
+  count_ = 0;
+  ++launches_;
+  const std::scoped_lock lock(engine_.mutex());
+  const auto fit = engine_.find_collection_room(records.size());
+  const bool fits = fit == DeviceEngine::Fit::kFits;
+  if (fits && engine_.collect(records, stream_)) return;
+  for (const GraphRecord& record : records) {
+    if (!fits) engine_.lane().abort(record.room);
+    const bool full = fit == DeviceEngine::Fit::kTablesFull;
+    main_.count_drop(full ? DropReason::kArenaFull : DropReason::kDeviceError, record.count, 0);
+    not_kept_ += record.count;
+  }
+}
+
+/// Plan for one record: the requests of some batches of graphs.
 class CollectionPlan final : public CapturePlan {
  public:
-  /// sources: by request of run(), the number of its result.
+  /// origins: by request of run(); of the batches `members`.
   CollectionPlan(DeviceEngine& engine, Ring& main, const StepContext& step_context, RoomWaiter waiter,
-                 StreamHandle stream, const GraphBatch& batch, std::span<const std::uint32_t> sources,
-                 std::vector<PlannedTensor>& items) noexcept
+                 CollectionLauncher& launcher, std::span<const GraphBatch* const> members,
+                 std::span<const Origin> origins, std::vector<PlannedTensor>& items) noexcept
       : CapturePlan(engine.lane(), main, step_context, waiter,
                     {.record_bytes = engine.limits().record_bytes,
                      .guard_bytes = kGuardBytes,
+                     .tail_bytes = DeviceGraphs::kTailBytes,
                      // The graph reads the tensors, so this plan splits none, and needs only one record.
                      .tiles = std::numeric_limits<std::uint64_t>::max() - 1},
                     items),
         engine_(engine),
-        stream_(stream),
-        batch_(batch),
-        sources_(sources) {}
+        launcher_(launcher),
+        members_(members),
+        origins_(origins) {}
 
  private:
   void prepare() noexcept override;
+  void before_wait() noexcept override { launcher_.launch(); }
   void make(const Reservation& room, const BatchSize& size) noexcept override;
+  void write_tail(GraphRecord& record) noexcept;
 
   DeviceEngine& engine_;
-  const StreamHandle stream_;
-  const GraphBatch& batch_;
-  const std::span<const std::uint32_t> sources_;
+  CollectionLauncher& launcher_;
+  const std::span<const GraphBatch* const> members_;
+  const std::span<const Origin> origins_;
 };
 
 /// Gives rows whose values were requested the reason why they have none.
 void CollectionPlan::prepare() noexcept {
   for (PlannedTensor& item : items()) {
-    if ((batch_.requests[sources_[item.index]].flags & kWantPayload) != 0)
+    const Origin& origin = origins_[item.index];
+    if ((members_[origin.batch]->requests[origin.result].flags & kWantPayload) != 0)
       item.reason = DropReason::kGraphCapture;
   }
 }
 
-void CollectionPlan::make(const Reservation& room, const BatchSize& size) noexcept {
-  const std::scoped_lock lock(engine_.mutex());
-  const auto fit = engine_.find_room(DeviceEngine::collection_table(items().size()), 0, stream_);
-  if (fit != DeviceEngine::Fit::kFits) {
-    records().abort(room);
-    return drop(fit == DeviceEngine::Fit::kOff ? DropReason::kDeviceError : DropReason::kArenaFull);
+/// Writes what the device reads, and the parts of the entries that differ between batches.
+void CollectionPlan::write_tail(GraphRecord& record) noexcept {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    device::CollectedBatch& batch = *new (record.batches + i) device::CollectedBatch{};
+    batch.ran = members_[i]->ran;
+    batch.claim = members_[i]->claim;
   }
-  const std::uint64_t guard = engine_.next_guard();
-  Entry* const entries = write_rows(room.data, size, guard);
-  std::array<std::uint32_t, DeviceGraphs::kMostItems> sources{};
   for (std::size_t i = 0; i < items().size(); ++i) {
     const PlannedTensor& item = items()[i];
+    const Origin& origin = origins_[item.index];
+    const GraphBatch& batch = *members_[origin.batch];
     const bool reduced = item.stats && item.elements > 0;
-    if (item.stats && !reduced) entries[i].stats = empty_stats();
-    sources[i] = reduced ? sources_[item.index] : device::kNoResult;
+    Entry& entry = record.entries[i];
+    entry.call = batch.call;
+    if (item.stats && !reduced) entry.stats = empty_stats();
+    const std::byte* const result = batch.results + origin.result * sizeof(Entry);
+    device::CollectedEntry& source = *new (record.sources + i) device::CollectedEntry{};
+    source.batch = origin.batch;
+    if (reduced) source.result = reinterpret_cast<const TensorStats*>(result);
+    device::CollectedBatch& sums = record.batches[origin.batch];
+    ++sums.tensors;
+    if (item.reason != DropReason::kGraphCapture) continue;
+    ++sums.without_values;
+    sums.without_value_bytes += view_bytes(item.request->tensor);
   }
+}
+
+void CollectionPlan::make(const Reservation& room, const BatchSize& size) noexcept {
+  const std::uint64_t guard = [this] {
+    const std::scoped_lock lock(engine_.mutex());
+    return engine_.next_guard();
+  }();
+  GraphRecord record{.room = room,
+                     .entries = write_rows(room.data, size, guard),
+                     .count = static_cast<std::uint32_t>(items().size()),
+                     .batch_count = static_cast<std::uint32_t>(members_.size())};
+  auto* const tail = reinterpret_cast<std::byte*>(record.entries + record.count);
+  record.batches = reinterpret_cast<device::CollectedBatch*>(tail);
+  record.sources = reinterpret_cast<device::CollectedEntry*>(record.batches + record.batch_count);
+  write_tail(record);
   uncount();  // the engine counts the tensors when the device has collected them
-  if (engine_.collect({.room = room,
-                       .size = size,
-                       .items = items(),
-                       .sources = {sources.data(), items().size()},
-                       .batch = batch_,
-                       .guard = guard,
-                       .stream = stream_}))
-    return;
-  drop(DropReason::kDeviceError);
+  launcher_.add(record);
 }
 
 /// The batches of all graphs. Ends the collection, also if a waiter unwinds the thread.
@@ -115,18 +187,103 @@ class GraphCollection {
   const bool begun_;
 };
 
-/// The requests of a batch that were not captured outside of graphs, and the numbers of their results.
-void choose(DeviceEngine& engine, const GraphBatch& batch, std::vector<TensorRequest>& requests,
-            std::vector<std::uint32_t>& sources) {
-  const std::scoped_lock lock(engine.mutex());
-  requests.clear();
-  sources.clear();
-  for (std::uint32_t i = 0; i < batch.requests.size(); ++i) {
-    if (engine.graphs().was_captured(batch.requests[i].name)) continue;
-    requests.push_back(batch.requests[i]);
-    if (requests.back().flags != 0) requests.back().flags = kWantStats;
-    sources.push_back(i);
+/// Collects the batches of all graphs, in records of as many whole batches as fit. A batch whose tensors are
+/// claimed by an earlier batch of the launch begins a new launch.
+class GraphCollector {
+ public:
+  GraphCollector(DeviceEngine& engine, Ring& main, const StepContext& step_context, StreamHandle stream,
+                 RoomWaiter waiter) noexcept
+      : engine_(engine),
+        main_(main),
+        step_context_(step_context),
+        waiter_(waiter),
+        most_(engine.graphs().most_items()),
+        launcher_(engine, main, stream) {
+    lists_.clear();
   }
+
+  void add(const GraphBatch& batch);
+  /// Writes the last record, and launches.
+  void finish();
+  std::uint64_t not_kept() const noexcept { return not_kept_ + launcher_.not_kept(); }
+
+ private:
+  /// Memory that keeps its capacity between collections of a thread.
+  struct Lists {
+    std::vector<PlannedTensor> items;
+    std::vector<TensorRequest> requests;
+    std::vector<Origin> origins;
+    std::vector<const GraphBatch*> members;
+    std::vector<std::uint64_t> claimed;  // by claim: number of the last launch with it
+    std::uint64_t next_launch = 1;
+
+    void clear() noexcept {
+      requests.clear();
+      origins.clear();
+      members.clear();
+    }
+  };
+  static Lists& lists() {
+    thread_local Lists lists;
+    return lists;
+  }
+
+  void write();
+  /// Number of the next launch, unique in the thread.
+  std::uint64_t now() const noexcept { return lists_.next_launch + launcher_.launches(); }
+
+  DeviceEngine& engine_;
+  Ring& main_;
+  const StepContext& step_context_;
+  const RoomWaiter waiter_;
+  const std::size_t most_;
+  CollectionLauncher launcher_;
+  Lists& lists_ = lists();
+  std::uint64_t not_kept_ = 0;
+};
+
+/// Adds the tensors of a batch that were not captured outside of graphs.
+void GraphCollector::add(const GraphBatch& batch) {
+  if (lists_.requests.size() + batch.requests.size() > most_) write();
+  if (batch.claim_number >= lists_.claimed.size()) lists_.claimed.resize(batch.claim_number + std::size_t{1});
+  if (lists_.claimed[batch.claim_number] == now()) {
+    write();
+    launcher_.launch();
+  }
+  const std::size_t first = lists_.requests.size();
+  lists_.requests.reserve(first + batch.requests.size());  // all or nothing is added
+  lists_.origins.reserve(first + batch.requests.size());
+  lists_.members.reserve(lists_.members.size() + 1);
+  {
+    const std::scoped_lock lock(engine_.mutex());
+    for (std::uint32_t i = 0; i < batch.requests.size(); ++i) {
+      if (engine_.graphs().was_captured(batch.requests[i].name)) continue;
+      lists_.origins.push_back({.batch = static_cast<std::uint32_t>(lists_.members.size()), .result = i});
+      lists_.requests.push_back(batch.requests[i]);
+      if (lists_.requests.back().flags != 0) lists_.requests.back().flags = kWantStats;
+    }
+  }
+  if (lists_.requests.size() == first) return;
+  lists_.members.push_back(&batch);
+  lists_.claimed[batch.claim_number] = now();
+}
+
+void GraphCollector::write() {
+  const std::uint64_t before = now();
+  CollectionPlan plan(engine_, main_, step_context_, waiter_, launcher_, lists_.members, lists_.origins,
+                      lists_.items);
+  not_kept_ += plan.run(lists_.requests).not_kept;
+  // A launch in the meantime: the record belongs to the next launch, or was the last one of its launch.
+  for (const GraphBatch* const batch : lists_.members) {
+    if (now() != before) lists_.claimed[batch->claim_number] = now();
+  }
+  lists_.clear();
+}
+
+void GraphCollector::finish() {
+  write();
+  launcher_.launch();
+  lists_.next_launch = now() + 1;
 }
 
 }  // namespace
@@ -168,19 +325,19 @@ void note_captured(DeviceEngine& engine, std::span<const TensorRequest> requests
 
 CaptureResult collect_graphs(DeviceEngine& engine, Ring& main, const StepContext& step_context,
                              StreamHandle stream, RoomWaiter waiter) {
-  CaptureResult total;
-  thread_local std::vector<PlannedTensor> items;
-  thread_local std::vector<TensorRequest> requests;
-  thread_local std::vector<std::uint32_t> sources;
   const GraphCollection collection(engine, stream);
+  GraphCollector collector(engine, main, step_context, stream, waiter);
+  CaptureResult total;
   for (const std::shared_ptr<const GraphBatch>& batch : collection.batches()) {
-    choose(engine, *batch, requests, sources);
-    StepContext context = step_context;
-    context.call = batch->call;
-    const CaptureResult one =
-        CollectionPlan(engine, main, context, waiter, stream, *batch, sources, items).run(requests);
-    total.not_kept += one.not_kept;
+    try {
+      collector.add(*batch);
+    } catch (const std::exception&) {  // no host memory
+      main.count_drop(DropReason::kTooLarge, batch->requests.size(), 0);
+      total.not_kept += batch->requests.size();
+    }
   }
+  collector.finish();
+  total.not_kept += collector.not_kept();
   return total;
 }
 

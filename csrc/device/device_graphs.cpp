@@ -14,9 +14,10 @@
 namespace tdcore {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;    // smallest block
-constexpr std::uint64_t kWordBytes = std::uint64_t{64} << 10;      // the armed word and the claims
-constexpr std::uint64_t kStagingBytes = std::uint64_t{256} << 10;  // far more than kMostItems need
+constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;  // smallest block
+constexpr std::uint64_t kWordBytes = std::uint64_t{64} << 10;    // a block of the armed word and the claims
+constexpr std::uint32_t kBlockWords = kWordBytes / sizeof(std::uint64_t);
+constexpr std::uint64_t kStagingBytes = std::uint64_t{256} << 10;  // far more than a batch needs
 constexpr std::chrono::milliseconds kUploadTimeout{500};
 constexpr std::chrono::microseconds kUploadPause{10};
 
@@ -58,9 +59,10 @@ std::shared_ptr<GraphBatch> batch_of(std::span<const TensorRequest> requests, st
 }  // namespace
 
 std::size_t DeviceGraphs::most_items() const noexcept {
-  const std::uint64_t fit =
-      record_bytes_ > sizeof(BatchHeader) ? (record_bytes_ - sizeof(BatchHeader)) / sizeof(Entry) : 0;
-  return static_cast<std::size_t>(std::clamp<std::uint64_t>(fit, 1, kMostItems));
+  const std::uint64_t fit = record_bytes_ > sizeof(BatchHeader)
+                                ? (record_bytes_ - sizeof(BatchHeader)) / (sizeof(Entry) + kTailBytes)
+                                : 0;
+  return static_cast<std::size_t>(std::clamp<std::uint64_t>(fit, 1, device::kCollectedEntries));
 }
 
 // ---- memory
@@ -86,12 +88,18 @@ bool DeviceGraphs::set_up(Device& device) {
   if (uploaded_ == 0) uploaded_ = device.make_event();
   if (staging_ == nullptr) staging_ = static_cast<std::byte*>(device.allocate_host(kStagingBytes));
   if (uploads_ == 0 || uploaded_ == 0 || staging_ == nullptr) return false;
-  if (words_ == nullptr) {
-    auto* const words = static_cast<std::uint64_t*>(device.allocate(kWordBytes));
-    if (words == nullptr || !zero(device, words, kWordBytes) || !device.record_event(uploaded_, uploads_))
-      return false;
-    words_ = words;
-  }
+  return !words_.empty() || (add_words(device) && device.record_event(uploaded_, uploads_));
+}
+
+/// Adds a block of words, which are zero when the next upload has ended.
+bool DeviceGraphs::add_words(Device& device) {
+  words_.reserve(words_.size() + 1);
+  const bool first = words_.empty();
+  if (!first && allocated_ + kWordBytes > most_bytes_) return false;
+  auto* const words = static_cast<std::uint64_t*>(device.allocate(kWordBytes));
+  if (words == nullptr || !zero(device, words, kWordBytes)) return false;
+  if (!first) allocated_ += kWordBytes;
+  words_.push_back(words);
   return true;
 }
 
@@ -176,11 +184,19 @@ DeviceGraphs::Scratch* DeviceGraphs::scratch_of(Device& device, Graph& graph, St
   return &*found;
 }
 
-/// The word in which batches of the same tensors claim an epoch. Null if there are no more words.
-std::uint64_t* DeviceGraphs::claim_of(std::span<const TensorRequest> requests, std::uint32_t call) {
-  const auto next = static_cast<std::uint32_t>(claims_.size() + 1);
-  if (next >= kWordBytes / sizeof(std::uint64_t)) return nullptr;
-  return words_ + claims_.emplace(signature_of(requests, call), next).first->second;
+std::uint64_t* DeviceGraphs::claim_word(std::uint32_t number) const noexcept {
+  return words_[number / kBlockWords] + number % kBlockWords;
+}
+
+/// The claim of batches of the same tensors: a word that has the epoch of the last batch that counted. Null
+/// if there is no room for the word.
+DeviceGraphs::Claim* DeviceGraphs::claim_of(Device& device, std::span<const TensorRequest> requests,
+                                            std::uint32_t call) {
+  const std::uint64_t signature = signature_of(requests, call);
+  if (const auto found = claims_.find(signature); found != claims_.end()) return &found->second;
+  const auto next = static_cast<std::uint32_t>(claims_.size() + 1);  // 0 is the armed word
+  if (next / kBlockWords == words_.size() && !add_words(device)) return nullptr;
+  return &claims_.emplace(signature, Claim{.number = next}).first->second;
 }
 
 bool DeviceGraphs::upload(Device& device, std::byte* to, std::uint64_t bytes) noexcept {
@@ -202,7 +218,9 @@ bool DeviceGraphs::add_batch(Device& device, std::span<const TensorRequest> requ
   if (device.capture_id(stream) == 0 || requests.size() > most_items()) return false;
   if (!set_up(device) || !wait_for_uploads(device)) return false;  // the staging memory is in use
   Graph* const graph = graph_of(device, stream);
-  if (graph == nullptr) return false;
+  Claim* const claim = graph == nullptr ? nullptr : claim_of(device, requests, call);
+  if (claim == nullptr) return false;
+  if (claim->graph == graph->id) return true;  // each replay also computes the first batch, which counts
   items_.clear();
   for (const TensorRequest& request : requests) {
     const bool stats = request.flags != 0 && has_stats(request.tensor.dtype);
@@ -212,11 +230,10 @@ bool DeviceGraphs::add_batch(Device& device, std::span<const TensorRequest> requ
   if (size.upload_bytes > kStagingBytes) return false;
   const std::uint64_t counters = device::counters_of(size.stats_tiles, size.stats) + 1;
   Scratch* const scratch = scratch_of(device, *graph, stream, size.stats_tiles, counters);
-  std::uint64_t* const claim = claim_of(requests, call);
   std::byte* const table = take(device, *graph, size.upload_bytes);
   std::byte* const results = take(device, *graph, requests.size() * sizeof(Entry));
   auto* const ran = reinterpret_cast<std::uint64_t*>(take(device, *graph, sizeof(std::uint64_t)));
-  if (scratch == nullptr || claim == nullptr || table == nullptr || results == nullptr || ran == nullptr ||
+  if (scratch == nullptr || table == nullptr || results == nullptr || ran == nullptr ||
       !zero(device, ran, sizeof *ran))
     return false;
   device::Launch launch =
@@ -231,17 +248,19 @@ bool DeviceGraphs::add_batch(Device& device, std::span<const TensorRequest> requ
   const std::shared_ptr<GraphBatch> batch = batch_of(requests, call);
   batch->results = results;
   batch->ran = ran;
-  batch->claim = claim;
+  batch->claim = claim_word(claim->number);
+  batch->claim_number = claim->number;
   graph->batches.reserve(graph->batches.size() + 1);
   if (!upload(device, table, size.upload_bytes)) return false;
   // The gate is the first work of the graph on the stream. Its memory is zeroed before the upload.
-  scratch->has_gate = scratch->has_gate || device.open_gate(stream, scratch->gate, words_);
+  scratch->has_gate = scratch->has_gate || device.open_gate(stream, scratch->gate, words_[0]);
   if (!scratch->has_gate) return false;
   if (!device.launch(stream, Kernel::kStats, launch)) {
     scratch->counter_count = 0;  // a part of the launch may be in the graph, and leaves counters above zero
     return false;
   }
   graph->batches.push_back(batch);
+  claim->graph = graph->id;
   return true;
 }
 
@@ -257,14 +276,14 @@ std::uint64_t DeviceGraphs::tensors() const noexcept {
 
 bool DeviceGraphs::arm(Device& device, StreamHandle stream) noexcept {
   for (Graph& graph : graphs_) graph.over = graph.ended->load(std::memory_order_acquire);  // as in sweep()
-  armed_now_ = device.set_word(stream, words_, epoch_ + 1);
+  armed_now_ = device.set_word(stream, words_[0], epoch_ + 1);
   if (armed_now_) ++epoch_;
   return armed_now_;
 }
 
 bool DeviceGraphs::disarm(Device& device, StreamHandle stream) noexcept {
   end_epoch();
-  return device.set_word(stream, words_, 0);
+  return device.set_word(stream, words_[0], 0);
 }
 
 void DeviceGraphs::note_captured(std::span<const TensorRequest> requests) noexcept {
@@ -311,7 +330,7 @@ void DeviceGraphs::sweep(std::uint64_t done) noexcept {
 }
 
 bool DeviceGraphs::close(Device& device) noexcept {
-  if (words_ != nullptr) (void)device.set_word(uploads_, words_, 0);
+  if (!words_.empty()) (void)device.set_word(uploads_, words_[0], 0);
   return std::any_of(graphs_.begin(), graphs_.end(), [](const Graph& graph) {
     return !graph.ended->load(std::memory_order_acquire);  // as in sweep()
   });

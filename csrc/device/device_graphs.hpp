@@ -6,7 +6,7 @@
 // *armed word* to the gate, so that all later launches of this replay decide alike. The armed word has the
 // number of the *epoch*: the work of a training stream between arm() and the collection of the results. A
 // launch that has run stores the epoch. So a collection recognizes the batches that were replayed in its
-// epoch.
+// epoch. Of the batches of one graph with equal names and call, only the first one is added.
 //
 // Memory: blocks from a pool with a limit. Blocks of a graph are used again when the graph and its executable
 // copies have ended. The batches of one graph and stream run one after the other, so they share the partial
@@ -42,18 +42,20 @@ struct GraphBatch {
   std::byte* results = nullptr;  // device memory; result i is i * sizeof(Entry) bytes after it
   std::uint64_t* ran = nullptr;  // device memory: epoch of the last replay that computed the results
   std::uint64_t* claim = nullptr;
-  std::uint32_t call = 0;  // StepContext::call of the capture
+  std::uint32_t claim_number = 0;  // of the claim
+  std::uint32_t call = 0;          // StepContext::call of the capture
 };
 
 class DeviceGraphs {
  public:
   /// most_bytes: limit of the device memory.
   explicit DeviceGraphs(std::uint64_t most_bytes) noexcept : most_bytes_(most_bytes) {}
-  /// Sets the limit of a record, which contains one batch. Called once, before the first batch.
+  /// Sets the limit of a record, which contains whole batches. Called once, before the first batch.
   void limit_records(std::uint64_t bytes) noexcept { record_bytes_ = bytes; }
 
-  static constexpr std::size_t kMostItems = 256;
-  /// Maximum number of tensors of a batch; at least 1.
+  /// Bytes behind the entries of a record, for each entry: what the device reads to collect it.
+  static constexpr std::uint64_t kTailBytes = sizeof(device::CollectedBatch) + sizeof(device::CollectedEntry);
+  /// Maximum number of tensors of a record, and so of a batch; at least 1.
   std::size_t most_items() const noexcept;
   /// Adds a batch of at most most_items() tensors of the stream's device to the graph that the stream is
   /// being captured into. False if there is no room, or if the device rejects the work.
@@ -117,13 +119,19 @@ class DeviceGraphs {
   };
 
   bool set_up(Device& device);
+  bool add_words(Device& device);
   bool add_batch(Device& device, std::span<const TensorRequest> requests, std::uint32_t call,
                  StreamHandle stream);
   Graph* graph_of(Device& device, StreamHandle stream);
   Scratch* scratch_of(Device& device, Graph& graph, StreamHandle stream, std::uint64_t tiles,
                       std::uint64_t counters);
   std::byte* take(Device& device, Graph& graph, std::uint64_t bytes);
-  std::uint64_t* claim_of(std::span<const TensorRequest> requests, std::uint32_t call);
+  struct Claim {
+    std::uint32_t number = 0;
+    std::uint64_t graph = 0;  // the last graph with these tensors
+  };
+  Claim* claim_of(Device& device, std::span<const TensorRequest> requests, std::uint32_t call);
+  std::uint64_t* claim_word(std::uint32_t number) const noexcept;
   bool upload(Device& device, std::byte* to, std::uint64_t bytes) noexcept;
   bool zero(Device& device, void* memory, std::uint64_t bytes) noexcept;
   bool wait_for_uploads(Device& device) noexcept;
@@ -136,10 +144,10 @@ class DeviceGraphs {
   std::vector<PlannedTensor> items_;
   StreamHandle uploads_ = 0;
   EventHandle uploaded_ = 0;
-  bool timed_out_ = false;          // the upload in progress has been waited for: later calls only look
-  std::byte* staging_ = nullptr;    // pinned; a table on its way to the device
-  std::uint64_t* words_ = nullptr;  // device memory: the armed word, then the claims
-  std::unordered_map<std::uint64_t, std::uint32_t> claims_;  // by names and call: number of the word
+  bool timed_out_ = false;             // the upload in progress has been waited for: later calls only look
+  std::byte* staging_ = nullptr;       // pinned; a table on its way to the device
+  std::vector<std::uint64_t*> words_;  // blocks of device memory: the armed word, then the claims
+  std::unordered_map<std::uint64_t, Claim> claims_;  // by names and call
   std::vector<std::uint64_t> captured_in_;  // by name: the last epoch with a capture outside of graphs
   std::uint64_t epoch_ = 0;
   std::uint32_t collections_ = 0;  // in progress

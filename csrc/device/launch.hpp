@@ -71,29 +71,60 @@ struct Launch {
 };
 static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 88);
 
-/// Value of Collection::sources for an entry whose statistics the host has written.
-inline constexpr std::uint32_t kNoResult = 0xFFFFFFFF;
+inline constexpr std::uint32_t kCollectedEntries = 256;  // most entries of a record of a collection
+inline constexpr std::uint32_t kCollectedRecords = 32;   // most records of one launch
 
-/// Parameter of the kernel that copies results of a graph's statistics kernel into a record, by value.
+/// A batch of a graph in a record of a collection.
 ///
-/// The batch counts if `ran` is `epoch`, and if no other batch has claimed the same tensors in this epoch.
-/// Otherwise nothing is copied, and the record becomes an aborted one.
-struct Collection {
-  const TensorStats* results;    // result i is i * stride bytes after it; device memory
-  TensorStats* entries;          // statistics of entry i, in the same distances; in the ring
-  std::uint64_t stride;          // sizeof(Entry)
-  const std::uint32_t* sources;  // by entry: the number of the result, or kNoResult; pinned memory
-  std::uint64_t epoch;
-  const std::uint64_t* ran;    // epoch of the last replay; device memory, like the next word
-  std::uint64_t* claim;        // epoch of the last batch with these tensors that counted
-  std::uint64_t* outcome;      // 1: the record has the results, 2: it is aborted; pinned memory
-  std::uint32_t* kind;         // kind of the record, in its slot of the ring
-  std::uint64_t* commit_word;  // null: the host commits
-  std::uint64_t commit_value;
-  std::uint32_t count;    // number of entries
-  std::uint32_t aborted;  // the kind of an aborted record
+/// The batch counts if `ran` is the epoch, and if no other batch has claimed the same tensors in this epoch.
+/// Otherwise its entries become entries without a row.
+struct CollectedBatch {
+  const std::uint64_t* ran;  // epoch of the last replay; device memory, like the next word
+  std::uint64_t* claim;      // epoch of the last batch with these tensors that counted
+  std::uint64_t without_value_bytes;
+  std::uint32_t without_values;  // tensors whose values were requested
+  std::uint32_t tensors;
 };
-static_assert(sizeof(Collection) == 96);
+
+struct CollectedEntry {
+  const TensorStats* result;  // device memory; null: the host has written the statistics
+  std::uint32_t batch;        // number of the batch in the record
+  std::uint32_t unused;
+};
+
+/// Sums of the batches of a record that count.
+struct CollectionOutcome {
+  std::uint64_t tensors;
+  std::uint64_t without_values;
+  std::uint64_t without_value_bytes;
+};
+
+/// A record in the ring. If no batch counts, the record becomes an aborted one.
+struct CollectedRecord {
+  TensorStats* entries;           // statistics of the first entry
+  const CollectedBatch* batches;  // behind the entries, in the ring
+  const CollectedEntry* sources;  // by entry; in the ring
+  CollectionOutcome* outcome;     // pinned memory
+  std::uint32_t* kind;            // kind of the record, in its slot of the ring
+  std::uint64_t* commit_word;     // null: the host commits
+  std::uint64_t commit_value;
+  std::uint32_t count;        // number of entries
+  std::uint32_t batch_count;  // at most `count`
+};
+
+/// Parameter of the kernel that copies results of graphs into records, by value: one block for each record.
+/// No two batches of a launch have the same claim.
+struct Collection {
+  std::uint64_t epoch;
+  std::uint32_t count;          // number of records
+  std::uint32_t entry_bytes;    // sizeof(Entry)
+  std::uint32_t status_offset;  // of the status of an entry, from its statistics
+  std::uint32_t no_row;         // the status of an entry without a row
+  std::uint32_t aborted;        // the kind of an aborted record
+  std::uint32_t unused;
+  CollectedRecord records[kCollectedRecords];
+};
+static_assert(sizeof(CollectedRecord) == 64 && sizeof(Collection) == 2080);
 
 inline constexpr std::uint32_t kInlineItems = 32;
 inline constexpr std::uint32_t kInlineLayouts = 8;

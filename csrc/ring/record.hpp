@@ -76,6 +76,7 @@ enum class EntryStatus : std::uint8_t {
   kOk = 0,
   kAbsent = 1,   // no value, such as a parameter without gradient; not an error. `absent` has the reason
   kSkipped = 2,  // not captured; `reason` has the reason
+  kNoRow = 3,    // a tensor of a CUDA graph that was not replayed: the consumer passes over the entry
 };
 
 struct BatchHeader {

@@ -226,7 +226,7 @@ EventState SimDevice::query_event(EventHandle event) noexcept {
   return control_.lost.load(std::memory_order_relaxed) ? EventState::kFailed : EventState::kPending;
 }
 
-std::string SimDevice::first_error() const {
+std::string SimDevice::errors() const {
   if (control_.failed.load(std::memory_order_relaxed)) return "simulated failure";
   return rejected_.load(std::memory_order_relaxed) ? "simulated rejection" : "";
 }
@@ -267,8 +267,13 @@ bool SimDevice::set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t
 }
 
 bool SimDevice::collect(StreamHandle stream, const device::Collection& collection) noexcept {
-  SimWork work{.kind = SimWork::Kind::kCollect, .collection = collection};
-  return push(stream, work);
+  try {
+    SimWork work{.kind = SimWork::Kind::kCollect,
+                 .collection = std::make_shared<const device::Collection>(collection)};
+    return push(stream, work);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 std::uint64_t SimDevice::begin_capture(StreamHandle stream) {

@@ -86,7 +86,7 @@ class SimDevice final : public Device {
   bool set_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) noexcept override;
   bool collect(StreamHandle stream, const device::Collection& collection) noexcept override;
   bool is_lost() const noexcept override { return control_.failed.load(std::memory_order_relaxed); }
-  std::string first_error() const override;
+  std::string errors() const override;
 
   /// Enqueues work of the training, which must not throw.
   void enqueue(StreamHandle stream, std::function<void()> work);
@@ -133,7 +133,7 @@ class SimDevice final : public Device {
   const SimDeviceOptions options_;
   SimControl control_;
   std::atomic<std::uint64_t> operations_{0};  // relaxed: a count
-  std::atomic<bool> rejected_{false};         // relaxed: for first_error()
+  std::atomic<bool> rejected_{false};         // relaxed: for errors()
   mutable std::mutex mutex_;                  // guards the following members; never held while work runs
   std::vector<SimAllocation> allocations_;
   std::uint64_t allocated_ = 0;

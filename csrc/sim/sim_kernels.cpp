@@ -159,25 +159,45 @@ bool run_inline(SimPace& pace, const device::InlineLaunch& launch) noexcept {
   return sound;
 }
 
-bool claim_batch(const device::Collection& collection) noexcept {
-  const bool counts = *collection.ran == collection.epoch && *collection.claim != collection.epoch;
-  if (counts) {
-    *collection.claim = collection.epoch;
-  } else {
-    *collection.kind = collection.aborted;
+CollectedResults choose_results(const device::Collection& collection,
+                                const device::CollectedRecord& record) noexcept {
+  std::array<bool, device::kCollectedEntries> counts{};
+  device::CollectionOutcome sum{};
+  bool any = false;
+  for (std::uint32_t i = 0; i < record.batch_count; ++i) {
+    const device::CollectedBatch& batch = record.batches[i];
+    counts[i] = *batch.ran == collection.epoch && *batch.claim != collection.epoch;
+    if (!counts[i]) continue;
+    any = true;
+    *batch.claim = collection.epoch;
+    sum.tensors += batch.tensors;
+    sum.without_values += batch.without_values;
+    sum.without_value_bytes += batch.without_value_bytes;
   }
-  *collection.outcome = counts ? 1 : 2;
-  return counts;
+  *record.outcome = sum;
+  if (!any) *record.kind = collection.aborted;
+  CollectedResults results{};
+  auto* const entries = reinterpret_cast<std::byte*>(record.entries);
+  for (std::uint32_t entry = 0; entry < record.count; ++entry) {
+    const device::CollectedEntry& source = record.sources[entry];
+    if (counts[source.batch]) {
+      results[entry] = source.result;
+    } else {
+      entries[std::uint64_t{entry} * collection.entry_bytes + collection.status_offset] =
+          std::byte(collection.no_row);
+    }
+  }
+  return results;
 }
 
-void copy_results(SimPace& pace, const device::Collection& collection) noexcept {
+void copy_results(SimPace& pace, const device::Collection& collection, const device::CollectedRecord& record,
+                  const CollectedResults& results) noexcept {
   constexpr std::size_t kCountBytes = sizeof(TensorStats::count);
-  for (std::uint32_t entry = collection.count; entry-- > 0;) {
-    const std::uint32_t source = collection.sources[entry];
-    if (source == device::kNoResult) continue;
-    const auto* const from =
-        reinterpret_cast<const std::byte*>(collection.results) + source * collection.stride;
-    auto* const to = reinterpret_cast<std::byte*>(collection.entries) + entry * collection.stride;
+  for (std::uint32_t entry = record.count; entry-- > 0;) {
+    if (results[entry] == nullptr) continue;
+    const auto* const from = reinterpret_cast<const std::byte*>(results[entry]);
+    auto* const to =
+        reinterpret_cast<std::byte*>(record.entries) + std::uint64_t{entry} * collection.entry_bytes;
     std::memcpy(to + kCountBytes, from + kCountBytes, sizeof(TensorStats) - kCountBytes);
     pace.pause();
     std::uint64_t count = 0;

@@ -5,6 +5,7 @@
 // with its own SimPace.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "device/launch.hpp"
@@ -24,10 +25,16 @@ bool run_pack(SimPace& pace, const device::Launch& launch) noexcept;
 /// Runs the statistics kernel with a table in its parameters.
 bool run_inline(SimPace& pace, const device::InlineLaunch& launch) noexcept;
 
-/// First part of a collection: whether the batch counts. Writes the claim, the outcome and the kind.
-bool claim_batch(const device::Collection& collection) noexcept;
-/// Second part, for a batch that counts. Each count is stored last, with release.
-void copy_results(SimPace& pace, const device::Collection& collection) noexcept;
+/// By entry of a record: the result to copy, or null.
+using CollectedResults = std::array<const TensorStats*, device::kCollectedEntries>;
+
+/// First part of a record of a collection: decides which batches count. Writes the claims, the outcome, the
+/// kind, and the status of entries without a row.
+CollectedResults choose_results(const device::Collection& collection,
+                                const device::CollectedRecord& record) noexcept;
+/// Second part. Each count is stored last, with release.
+void copy_results(SimPace& pace, const device::Collection& collection, const device::CollectedRecord& record,
+                  const CollectedResults& results) noexcept;
 
 /// The bits of `value` as a float with these numbers of exponent and mantissa bits, rounded to nearest, ties
 /// to even.

@@ -129,6 +129,7 @@ void SimStream::run() noexcept {
     node->work.call = nullptr;
     node->work.event = nullptr;
     node->work.inlined = nullptr;
+    node->work.collection = nullptr;
     node->work.graph = nullptr;
     done_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -170,13 +171,17 @@ void SimStream::perform_launch(const SimWork& work) noexcept {
   if (commits && !early) store_word(work.launch.commit_word, work.launch.commit_value);
 }
 
+/// Writes the records of a collection, beginning with any of them.
 void SimStream::perform_collection(const device::Collection& collection) noexcept {
-  const bool early = collection.commit_word != nullptr && control_.early_words && pace_.draw(2) == 0;
-  const bool counts = claim_batch(collection);
-  if (early && counts) store_word(collection.commit_word, collection.commit_value);
-  if (counts) copy_results(pace_, collection);
-  if (collection.commit_word != nullptr && !(early && counts))
-    store_word(collection.commit_word, collection.commit_value);
+  const std::uint64_t first = pace_.draw(collection.count);
+  for (std::uint32_t turn = 0; turn < collection.count; ++turn) {
+    const device::CollectedRecord& record = collection.records[(first + turn) % collection.count];
+    const bool early = record.commit_word != nullptr && control_.early_words && pace_.draw(2) == 0;
+    const CollectedResults results = choose_results(collection, record);
+    if (early) store_word(record.commit_word, record.commit_value);
+    copy_results(pace_, collection, record, results);
+    if (record.commit_word != nullptr && !early) store_word(record.commit_word, record.commit_value);
+  }
 }
 
 void SimStream::perform(SimWork& work, const Node& node) noexcept {
@@ -219,7 +224,7 @@ void SimStream::perform(SimWork& work, const Node& node) noexcept {
     case Kind::kDeviceWord:
       return store_word(work.to, work.bytes);
     case Kind::kCollect:
-      return perform_collection(work.collection);
+      return perform_collection(*work.collection);
   }
 }
 

@@ -75,8 +75,8 @@ struct SimWork {
   const void* from = nullptr;
   std::uint64_t bytes = 0;  // or the value of the word
   device::Launch launch{};
-  std::shared_ptr<const device::InlineLaunch> inlined{};  // kInline
-  device::Collection collection{};
+  std::shared_ptr<const device::InlineLaunch> inlined{};   // kInline
+  std::shared_ptr<const device::Collection> collection{};  // kCollect
   std::shared_ptr<SimEvent> event{};
   std::uint32_t generation = 0;
   std::function<void()> call{};

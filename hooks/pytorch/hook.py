@@ -22,7 +22,7 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -57,6 +57,7 @@ from tdcore.hooks.pytorch.registration import (
 )
 from tdcore.hooks.pytorch.steps import compiled_steps
 from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+from tdcore.hooks.pytorch.steps.graphing import graphing
 from tdcore.hooks.pytorch.steps.phases import time_phases
 from tdcore.hooks.pytorch.steps.root import Root, root_name
 from tdcore.hooks.pytorch.steps.step_hooks import optimizer_step_hooks
@@ -267,6 +268,21 @@ class Hook(FromConfiguration, TrainingDriver):
             raise ConfigError("register_scaler needs the model first: call register_module(model)")
         self._scalers.add(scaler)
         self._busy = True
+
+    def graphing(self, *modules: nn.Module) -> AbstractContextManager[None]:
+        """Context in which torch.cuda.make_graphed_callables() accepts modules of registered models.
+
+            with hook.graphing():
+                model = torch.cuda.make_graphed_callables(model, (sample,))
+
+        The graphs compute the statistics of the modules inside and of their output gradients in each saved
+        step. The inputs and outputs of the graphed modules, and the gradients of parameters, are captured
+        outside of the graphs, with values. Calls in this context begin no step (docs/gpu.md).
+
+        Args:
+            modules: The modules that make_graphed_callables() gets. None: all registered modules.
+        """
+        return nullcontext() if self._off else graphing(self, modules)
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Record a functional loss as "<tensor_name>_output_0", if its collection is saved in this step.

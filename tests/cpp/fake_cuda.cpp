@@ -250,10 +250,17 @@ EXPORT int cuEventQuery(void*) {
   return result == 0 && fake().events_pending ? 600 : result;
 }
 
+constexpr int kRelaxedMode = 2;
+
 EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                           unsigned, unsigned, void* stream, void** parameters, void**) {
+  const std::string name = static_cast<const char*>(function);
+  if (fake().loaded.insert(name).second && fake().capture_status != 0 &&
+      fake().capture_mode != kRelaxedMode) {
+    ++fake().loads_in_capture;
+    return 900;
+  }
   return done(enter_current("cuLaunchKernel"), [&] {
-    const std::string name = static_cast<const char*>(function);
     tdcore::testing::FakeLaunch seen{.kernel = name,
                                      .blocks = blocks,
                                      .threads = threads,

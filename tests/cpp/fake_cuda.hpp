@@ -31,6 +31,9 @@ struct FakeCuda {
   std::map<std::string, int> failing;    // function -> result of every call
   std::map<std::string, int> fail_at;    // function -> number of the call, from 1, that fails with 2
   std::set<std::string> refused_images;  // beginnings of images that module loading rejects with 209
+  // As in drivers before 12.4, the first launch of a kernel loads it.
+  std::set<std::string> loaded;
+  int loads_in_capture = 0;  // number of such launches during a capture, not in relaxed mode; they fail
   int capture_status = 0;
   std::uint64_t capture_id = 0;
 

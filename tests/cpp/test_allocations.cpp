@@ -175,7 +175,7 @@ class CountingDevice final : public Device {
     return inside([&] { return device_.collect(stream, collection); });
   }
   bool is_lost() const noexcept override { return device_.is_lost(); }
-  std::string first_error() const override { return device_.first_error(); }
+  std::string errors() const override { return device_.errors(); }
 
   std::atomic<std::uint64_t> set_ups{0};  // relaxed: read by the thread that captured
 

@@ -116,11 +116,39 @@ void graph_capture() {
   bench.fake.capture_status = 0;
 }
 
+/// Records one capture call per name into a graph.
+void record_calls(Bench& bench, const Tensor& output, std::uint32_t calls) {
+  bench.fake.capture_status = 1;
+  bench.fake.capture_id = 5;
+  for (std::uint32_t name = 0; name < calls; ++name) {
+    const TensorRequest request = output.request(kWantStats, name);
+    REQUIRE(bench.captures->capture({&request, 1}, {}, 7).not_kept == 0);
+  }
+  bench.fake.capture_status = 0;
+}
+
+void graph_collection() {
+  for (const std::uint32_t calls : {1U, 256U, 8192U, 8193U}) {  // a launch collects 32 records of 256 tensors
+    Bench bench(true);
+    const Tensor output(Dtype::kF32, {4});
+    record_calls(bench, output, calls);
+    const Calls before = bench.fake.calls;
+    const auto more = [&](const char* name) { return bench.fake.calls[name] - before.at(name); };
+    REQUIRE(bench.captures->arm_graphs(7) && more("cuLaunchKernel") == 1);
+    REQUIRE(bench.captures->collect_graphs({}, 7).not_kept == 0);
+    const int launches = calls > 8192 ? 2 : 1;
+    REQUIRE(more("cuLaunchKernel") == 2 + launches && more("cuEventRecord") == launches);
+    REQUIRE(more("cuMemcpyHtoDAsync") == 0 && more("cuMemsetD8Async") == 0);
+    REQUIRE(bench.captures->report().error.empty());
+  }
+}
+
 }  // namespace
 
 int main() {
   it("a hooked output is one launch and one event record", small_captures);
   it("an uploaded table is one copy more, and values need a launch of their own", uploaded_tables);
   it("a stream that is captured into a graph gets no call that enqueues", graph_capture);
+  it("a collection is one launch and one event per 8,192 tensors of graphs", graph_collection);
   return result();
 }

@@ -39,6 +39,7 @@ struct Bench {
   cuda::CudaDevice& open() {
     device = cuda::CudaDevice::open(*driver, 0, options(), reason);
     if (device == nullptr) throw std::runtime_error(reason);
+    fake.launches.clear();  // of the set-up
     return *device;
   }
 };
@@ -68,7 +69,7 @@ void a_device_says_what_it_is_and_gives_everything_back() {
   REQUIRE(info.best_commit_mode == CommitMode::kStreamWrite);
   REQUIRE(info.commit_mode_reason.empty());
   REQUIRE(bench.device->architecture() == 90);
-  REQUIRE(bench.device->first_error().empty());
+  REQUIRE(bench.device->errors().empty());
   REQUIRE(bench.device->allocate(100) != nullptr);
   bench.device.reset();
   REQUIRE(bench.fake.live == 0);
@@ -135,7 +136,7 @@ void memory_that_cannot_be_pinned_at_all_is_left_alone() {
   bench.fake.failing["cuMemHostRegister"] = 2;
   REQUIRE(!device.pin(pages.at(), 3 * kPiece));
   REQUIRE(bench.fake.registered.empty());
-  REQUIRE(device.first_error() == "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  REQUIRE(device.errors() == "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY (2)");
   bench.fake.failing.clear();
   REQUIRE(device.pin(pages.at(), kPiece));  // the device is not off
 }
@@ -163,7 +164,7 @@ void no_memory_is_null_and_turns_nothing_off() {
   REQUIRE(device.allocate_host(64) == nullptr);
   REQUIRE(device.make_stream() == 0);
   REQUIRE(device.make_event() == 0);
-  REQUIRE(device.first_error() == "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  REQUIRE(device.errors().starts_with("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)"));
   bench.fake.failing.clear();
   REQUIRE(device.make_event() != 0);
 }
@@ -229,7 +230,7 @@ void a_capture_is_seen_also_where_the_default_stream_cannot_be_asked() {
   bench.fake.capture_status = 0;
   bench.fake.failing["cuStreamIsCapturing"] = 906;
   REQUIRE(device.is_capturing(0));
-  REQUIRE(device.first_error().empty());
+  REQUIRE(device.errors().empty());
 }
 
 void events_are_done_pending_or_failed() {
@@ -254,7 +255,7 @@ void a_lost_context_turns_the_device_off() {
   const int before = bench.fake.calls["cuMemsetD8Async"];
   REQUIRE(!device.fill_zero(0, memory, 64));
   REQUIRE(bench.fake.calls["cuMemsetD8Async"] == before);
-  REQUIRE(device.first_error() == "cuMemsetD8Async: CUDA_ERROR_OF_THE_FAKE (700)");
+  REQUIRE(device.errors() == "cuMemsetD8Async: CUDA_ERROR_OF_THE_FAKE (700)");
 }
 
 void an_error_that_passes_leaves_the_device_on() {
@@ -332,6 +333,35 @@ void what_cannot_be_opened_says_why_and_leaves_nothing() {
   REQUIRE(bench.reason.find("CUDA_VISIBLE_DEVICES") != std::string::npos);
 }
 
+void no_kernel_is_loaded_during_a_capture_by_a_driver_that_loads_at_the_first_launch() {
+  Bench bench;
+  cuda::CudaDevice& device = bench.open();
+  REQUIRE(bench.driver->function_load == nullptr);
+  bench.fake.capture_status = 1;
+  std::uint64_t gate = 0, armed = 0;
+  device::Launch launch{};
+  launch.gate = &gate;
+  REQUIRE(device.open_gate(5, &gate, &armed) && device.launch(5, Kernel::kStats, launch));
+  bench.fake.capture_status = 0;
+  REQUIRE(bench.fake.loads_in_capture == 0 && bench.fake.loaded.size() == 5 && device.errors().empty());
+}
+
+void the_latest_error_is_kept_next_to_the_first_one() {
+  Bench bench;
+  cuda::CudaDevice& device = bench.open();
+  std::uint64_t word = 0;
+  bench.fake.failing["cuMemsetD8Async"] = 1;
+  REQUIRE(!device.fill_zero(5, &word, 8));
+  const std::string first = device.errors();
+  for (const int result : {2, 1}) {
+    bench.fake.failing["cuEventRecord"] = result;
+    REQUIRE(!device.record_event(1, 5));
+  }
+  const std::string both = device.errors();
+  REQUIRE(first.starts_with("cuMemsetD8Async: ") && both.starts_with(first + "; latest: cuEventRecord: "));
+  REQUIRE(both.ends_with("(1)"));
+}
+
 void a_captured_stream_gets_only_kernels_and_its_graph_is_watched() {
   Bench bench;
   cuda::CudaDevice& device = bench.open();
@@ -348,16 +378,19 @@ void a_captured_stream_gets_only_kernels_and_its_graph_is_watched() {
   bench.fake.launches.clear();
   REQUIRE(device.open_gate(5, &gate, &armed) && gate == 9);
   REQUIRE(device.set_word(5, &armed, 10) && armed == 10);
-  REQUIRE(device.collect(5, device::Collection{}));
+  device::Collection collection{};
+  collection.count = 7;  // a block for each record
+  REQUIRE(device.collect(5, collection));
   REQUIRE(bench.fake.launches.size() == 3 && bench.fake.launches[2].kernel == "tdcore_collect");
-  for (const FakeLaunch& launch : bench.fake.launches) REQUIRE(launch.blocks == 1 && launch.stream == 5);
+  for (const FakeLaunch& launch : bench.fake.launches)
+    REQUIRE(launch.blocks == (launch.kernel == "tdcore_collect" ? 7 : 1) && launch.stream == 5);
   REQUIRE(bench.fake.launches[0].threads == 1 && bench.fake.launches[2].threads == device::kThreads);
   REQUIRE(bench.fake.strict == 0 && bench.fake.not_current == 0);
   bench.fake.capture_status = 2;  // invalidated
   REQUIRE(device.capture_id(5) == 0);
   bench.fake.capture_status = 0;
   bench.fake.failing["cuStreamGetCaptureInfo"] = 906;  // the default stream, while another one is captured
-  REQUIRE(device.capture_id(0) == 0 && device.first_error().empty());
+  REQUIRE(device.capture_id(0) == 0 && device.errors().empty());
 }
 
 void a_driver_without_graph_functions_captures_no_graphs() {
@@ -369,7 +402,7 @@ void a_driver_without_graph_functions_captures_no_graphs() {
   bench.fake.capture_id = 77;
   const auto device = cuda::CudaDevice::open(without, 0, options(), bench.reason);
   REQUIRE(device != nullptr && device->capture_id(5) == 0);
-  REQUIRE(!device->watch_graph(5, [](void*) {}, nullptr) && device->first_error().empty());
+  REQUIRE(!device->watch_graph(5, [](void*) {}, nullptr) && device->errors().empty());
 }
 
 void a_child_gives_nothing_back() {
@@ -412,6 +445,8 @@ int main() {
   CASE(a_busy_device_polls);
   CASE(what_cannot_be_opened_says_why_and_leaves_nothing);
   CASE(a_captured_stream_gets_only_kernels_and_its_graph_is_watched);
+  CASE(no_kernel_is_loaded_during_a_capture_by_a_driver_that_loads_at_the_first_launch);
+  CASE(the_latest_error_is_kept_next_to_the_first_one);
   CASE(a_driver_without_graph_functions_captures_no_graphs);
   CASE(a_child_gives_nothing_back);
 #undef CASE

@@ -1,6 +1,8 @@
 // Statistics inside CUDA graphs, on the simulated device: the rows of saved steps are those of the buffers at
 // the last replay. test_device_graph_faults.cpp has failures, threads and random programs.
+#include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -160,10 +162,85 @@ void tensors() {
   });
 }
 
+void many_calls() {
+  it("a graph of 20,000 capture calls has all rows of each saved step, while the host is ahead", [] {
+    constexpr std::uint32_t kCalls = kSanitized ? 3'000 : 20'000;
+    constexpr std::int64_t kSteps = 3;
+    GraphRig rig({.delay_us = 0}, config(64 * kMiB, 1024, FullPolicy::kDrop));
+    Tensor& tensor = rig.buffer(Dtype::kF32, {3});
+    std::vector<std::vector<TensorRequest>> calls;
+    for (std::uint32_t name = 0; name < kCalls; ++name) calls.push_back({tensor.request(kStats, name)});
+    const std::uint64_t graph = rig.graph_of(calls);
+    REQUIRE(rig.refused == 0);
+    rig.device->pause();
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      rig.fill(tensor, static_cast<std::uint64_t>(step + 5));
+      const std::uint64_t before = rig.device->operations();
+      rig.saved(step, {graph});
+      // The armed word twice, and for each launch of 32 records one event. Replays are not counted.
+      const std::uint64_t records = (kCalls + device::kCollectedEntries - 1) / device::kCollectedEntries;
+      const std::uint64_t launches = (records + device::kCollectedRecords - 1) / device::kCollectedRecords;
+      REQUIRE(rig.device->operations() - before <= 2 + 2 * launches);
+    }
+    rig.device->resume();
+    const std::vector<IndexRow> rows = rig.rows();
+    REQUIRE(rows.size() == kCalls * kSteps && rig.main.counters().tensors == kCalls * kSteps);
+    std::vector<std::uint32_t> next(kSteps, 0);
+    for (const IndexRow& row : rows) {
+      REQUIRE(row.entry.name == next[static_cast<std::size_t>(row.step)]++ && row.entry.call == 3);
+      if (row.entry.name % 500 != 0) continue;
+      tensor.fill(static_cast<std::uint64_t>(row.step + 5));
+      REQUIRE(is_of(row, tensor));
+    }
+    rig.saved(9, {});
+    REQUIRE(rig.rows().empty() && rig.device->violations() == 0);
+  });
+  it("a collection that waits for room in the ring hands over its records first", [] {
+    constexpr std::uint32_t kCalls = 2'000;
+    RingConfig small = config(256 * 1024, 16, FullPolicy::kBlock);
+    small.block_timeout = std::chrono::seconds(30);
+    GraphRig rig({.delay_us = 10}, small);
+    Tensor& tensor = rig.buffer(Dtype::kF32, {3});
+    std::vector<std::vector<TensorRequest>> calls;
+    for (std::uint32_t name = 0; name < kCalls; ++name) calls.push_back({tensor.request(kStats, name)});
+    const std::uint64_t graph = rig.graph_of(calls);
+    std::thread training([&] { rig.saved(1, {graph}); });
+    std::uint64_t rows = 0;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (rows < kCalls && std::chrono::steady_clock::now() < deadline) {
+      const DrainedBatches drained = drain(*rig.consumer, ~std::uint64_t{0}, 1, false);
+      for (const IndexRow& row : drained.rows) REQUIRE(row.entry.name == rows++ && is_of(row, tensor));
+      release(*rig.consumer, drained);
+    }
+    training.join();
+    REQUIRE(rows == kCalls && rig.dropped(DropReason::kRingFull) == 0);
+    REQUIRE(rig.rows().empty() && rig.main.counters().tensors == kCalls);
+  });
+  it("a capture call that is repeated in a graph has one row, and graphs of equal calls one row per step",
+     [] {
+       GraphRig rig({.delay_us = 20}, roomy());
+       Tensor& first = rig.buffer(Dtype::kF32, {30});
+       Tensor& again = rig.buffer(Dtype::kF32, {40});
+       again.fill(9);
+       std::vector<std::vector<TensorRequest>> calls;
+       for (std::uint32_t name = 0; name < 500; ++name) {
+         calls.push_back({first.request(kStats, name)});
+         calls.push_back({again.request(kStats, name)});
+       }
+       std::vector<std::uint64_t> graphs;
+       for (int i = 0; i < 4; ++i) graphs.push_back(rig.graph_of(calls));
+       rig.saved(1, graphs);
+       const std::vector<IndexRow> rows = rig.rows();
+       REQUIRE(rows.size() == 500 && rig.main.counters().tensors == 500);
+       for (const IndexRow& row : rows) REQUIRE(is_of(row, first));
+     });
+}
+
 }  // namespace
 
 int main() {
   replays();
   tensors();
+  many_calls();
   return result();
 }

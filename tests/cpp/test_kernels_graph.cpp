@@ -1,5 +1,6 @@
 // The kernels of CUDA graphs, run on the CPU: the gate, launches with a gate, and collections.
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -55,66 +56,121 @@ void a_launch_with_a_closed_gate_writes_nothing_and_with_an_open_gate_stores_its
   REQUIRE(ran == kEpoch + 1);
 }
 
-/// Results of a batch, and a record.
-struct Bench {
-  explicit Bench(std::uint32_t count) : results(count), entries(count), sources(count) {
+/// A record of a collection, and the results of its batches. Every fifth entry has no result.
+struct CollectedBench {
+  CollectedBench(std::uint32_t count, std::uint32_t batch_count)
+      : results(count), entries(count), sources(count), ran(batch_count, kEpoch), claims(batch_count) {
     for (std::uint32_t i = 0; i < count; ++i) {
-      std::memset(&results[i].stats, static_cast<int>(i % 200 + 1), sizeof(TensorStats));
-      sources[i] = i % 5 == 4 ? device::kNoResult : count - 1 - i;
+      std::memset(static_cast<void*>(&results[i]), static_cast<int>(i % 200 + 1), sizeof(TensorStats));
+      sources[i].result = i % 5 == 4 ? nullptr : &results[count - 1 - i];
+      sources[i].batch = i * batch_count / count;
     }
     std::memset(static_cast<void*>(entries.data()), 0, count * sizeof(Entry));
+    for (std::uint32_t i = 0; i < batch_count; ++i)
+      batches.push_back({.ran = &ran[i],
+                         .claim = &claims[i],
+                         .without_value_bytes = 1000,
+                         .without_values = 10,
+                         .tensors = i + 1});
   }
-  void collect() {
-    const device::Collection collection{.results = &results[0].stats,
-                                        .entries = &entries[0].stats,
-                                        .stride = sizeof(Entry),
-                                        .sources = sources.data(),
-                                        .epoch = kEpoch,
-                                        .ran = &ran,
-                                        .claim = &claim,
-                                        .outcome = &outcome,
-                                        .kind = &kind,
-                                        .commit_word = &word,
-                                        .commit_value = 77,
-                                        .count = static_cast<std::uint32_t>(entries.size()),
-                                        .aborted = 3};
-    emulation::run_blocks(1, device::kThreads, 1, 5, [&] { tdcore_collect(collection); });
+  device::CollectedRecord record() {
+    return {.entries = &entries[0].stats,
+            .batches = batches.data(),
+            .sources = sources.data(),
+            .outcome = &outcome,
+            .kind = &kind,
+            .commit_word = &word,
+            .commit_value = 77,
+            .count = static_cast<std::uint32_t>(entries.size()),
+            .batch_count = static_cast<std::uint32_t>(batches.size())};
   }
-  bool entries_are_right(bool copied) const {
+  /// Whether the entries have the results of the batches that count, and are without a row otherwise.
+  bool entries_are_right(const std::vector<bool>& counts) const {
     const TensorStats nothing{};
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const TensorStats& want =
-          copied && sources[i] != device::kNoResult ? results[sources[i]].stats : nothing;
+      const bool counted = counts[sources[i].batch];
+      const TensorStats& want = counted && sources[i].result != nullptr ? *sources[i].result : nothing;
       if (std::memcmp(&entries[i].stats, &want, sizeof want) != 0) return false;
+      if (entries[i].status != (counted ? EntryStatus::kOk : EntryStatus::kNoRow)) return false;
     }
     return true;
   }
+  /// Whether a collection in which these batches count has written everything.
+  bool is_right(const std::vector<bool>& counts) const {
+    std::uint64_t tensors = 0, some = 0;
+    bool claimed = true;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      claimed = claimed && (!counts[i] || claims[i] == kEpoch);
+      some += counts[i] ? 1 : 0;
+      tensors += counts[i] ? i + 1 : 0;
+    }
+    return entries_are_right(counts) && claimed && word == 77 && kind == (some > 0 ? 1 : 3) &&
+           outcome.tensors == tensors && outcome.without_values == 10 * some &&
+           outcome.without_value_bytes == 1000 * some;
+  }
 
-  std::vector<Entry> results, entries;
-  std::vector<std::uint32_t> sources;
-  std::uint64_t ran = kEpoch, claim = 0, outcome = 0, word = 0;
+  std::vector<TensorStats> results;
+  std::vector<Entry> entries;
+  std::vector<device::CollectedEntry> sources;
+  std::vector<device::CollectedBatch> batches;
+  std::vector<std::uint64_t> ran, claims;
+  device::CollectionOutcome outcome{};
+  std::uint64_t word = 0;
   std::uint32_t kind = 1;
 };
 
-void a_collection_copies_the_results_of_its_epoch_before_it_commits() {
-  for (const std::uint32_t count : {1U, 7U, 255U, 256U, 257U, 600U}) {
-    Bench bench(count);
-    bool whole = false;
-    device::on_store_release = [&](std::uint64_t*, std::uint64_t) { whole = bench.entries_are_right(true); };
-    bench.collect();
-    device::on_store_release = nullptr;
-    REQUIRE(whole && bench.word == 77 && bench.outcome == 1 && bench.kind == 1 && bench.claim == kEpoch);
-  }
+void collect(std::vector<CollectedBench>& benches) {
+  device::Collection collection{};
+  collection.epoch = kEpoch;
+  collection.count = static_cast<std::uint32_t>(benches.size());
+  collection.entry_bytes = sizeof(Entry);
+  collection.status_offset = offsetof(Entry, status) - offsetof(Entry, stats);
+  collection.no_row = static_cast<std::uint32_t>(EntryStatus::kNoRow);
+  collection.aborted = 3;
+  for (std::size_t i = 0; i < benches.size(); ++i) collection.records[i] = benches[i].record();
+  emulation::run_blocks(collection.count, device::kThreads, collection.count, 5,
+                        [&] { tdcore_collect(collection); });
 }
 
-void a_batch_of_another_epoch_or_whose_tensors_are_claimed_aborts_its_record() {
-  for (const bool claimed : {false, true}) {
-    Bench bench(20);
-    if (claimed) bench.claim = kEpoch;
-    if (!claimed) bench.ran = kEpoch - 1;
-    bench.collect();
-    REQUIRE(bench.entries_are_right(false) && bench.word == 77 && bench.outcome == 2 && bench.kind == 3);
-    REQUIRE(bench.claim == (claimed ? kEpoch : 0));
+void a_collection_copies_the_results_of_its_epoch_before_it_commits() {
+  for (const std::uint32_t batch_count : {1U, 3U, 7U}) {
+    std::vector<CollectedBench> benches;
+    benches.reserve(4);
+    for (const std::uint32_t count : {7U, 31U, 255U, 256U}) benches.emplace_back(count, batch_count);
+    const std::vector<bool> all(batch_count, true);
+    std::size_t whole = 0;
+    device::on_store_release = [&](std::uint64_t* word, std::uint64_t) {
+      for (const CollectedBench& bench : benches)
+        whole += word == &bench.word && bench.entries_are_right(all) ? 1 : 0;
+    };
+    collect(benches);
+    device::on_store_release = nullptr;
+    REQUIRE(whole == benches.size());
+    for (const CollectedBench& bench : benches) REQUIRE(bench.is_right(all));
+  }
+  std::vector<CollectedBench> largest;
+  largest.emplace_back(256, 256);
+  collect(largest);
+  REQUIRE(largest[0].is_right(std::vector<bool>(256, true)));
+}
+
+void entries_of_batches_that_do_not_count_have_no_row_and_a_record_without_rows_is_aborted() {
+  for (unsigned pattern = 0; pattern < 27; ++pattern) {  // of each batch: counts, other epoch, claimed
+    std::vector<CollectedBench> benches;
+    benches.reserve(2);
+    benches.emplace_back(20, 3);
+    benches.emplace_back(256, 3);
+    std::vector<bool> counts;
+    unsigned left = pattern;
+    for (std::size_t i = 0; i < 3; ++i, left /= 3) {
+      counts.push_back(left % 3 == 0);
+      for (CollectedBench& bench : benches) {
+        if (left % 3 == 1) bench.ran[i] = kEpoch - 1;
+        if (left % 3 == 2) bench.claims[i] = kEpoch;
+      }
+    }
+    collect(benches);
+    for (const CollectedBench& bench : benches) REQUIRE(bench.is_right(counts));
   }
 }
 
@@ -123,6 +179,6 @@ void a_batch_of_another_epoch_or_whose_tensors_are_claimed_aborts_its_record() {
 int main() {
   it("gates", a_launch_with_a_closed_gate_writes_nothing_and_with_an_open_gate_stores_its_value);
   it("collections", a_collection_copies_the_results_of_its_epoch_before_it_commits);
-  it("other batches", a_batch_of_another_epoch_or_whose_tensors_are_claimed_aborts_its_record);
+  it("other batches", entries_of_batches_that_do_not_count_have_no_row_and_a_record_without_rows_is_aborted);
   return result();
 }

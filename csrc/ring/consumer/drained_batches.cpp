@@ -33,7 +33,7 @@ bool sizes_agree(const Entry& entry) noexcept {
 /// Whether the entry is valid. `payload_end`: end of the previous payload, because the payloads of a batch
 /// are in the order of its entries.
 bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t& payload_end) noexcept {
-  if (entry.ndim > kMaxDims || entry.dtype >= Dtype::kCount || entry.status > EntryStatus::kSkipped ||
+  if (entry.ndim > kMaxDims || entry.dtype >= Dtype::kCount || entry.status > EntryStatus::kNoRow ||
       !reason_is_known(entry) || entry.parts == 0) {
     return false;
   }
@@ -56,20 +56,22 @@ bool take_batch(const RecordView& record, const std::byte* lane_data, DrainedBat
 
   Batch batch;
   batch.first_row = into.rows.size();
-  batch.rows = header.entries;
   batch.lane = record.lane;
   batch.location = static_cast<std::uint64_t>(record.data - lane_data) + header.payload_offset;
   batch.payload_bytes = header.payload_bytes;
-  into.rows.resize(batch.first_row + batch.rows);
+  into.rows.resize(batch.first_row + header.entries);
   std::uint64_t payload_end = 0;
   std::uint64_t payload_bytes = 0;
-  for (std::size_t i = 0; i < batch.rows; ++i) {
-    IndexRow& row = into.rows[batch.first_row + i];
+  std::size_t next = batch.first_row;
+  for (std::size_t i = 0; i < header.entries; ++i) {
+    IndexRow& row = into.rows[next];
     std::memcpy(&row.entry, record.data + sizeof(header) + i * sizeof(Entry), sizeof(Entry));
     if (!entry_is_sound(row.entry, header, payload_end)) {
       into.rows.resize(batch.first_row);
       return false;
     }
+    if (row.entry.status == EntryStatus::kNoRow) continue;
+    ++next;
     row.step = header.step;
     row.mode_step = header.mode_step;
     row.time_ns = header.time_ns;
@@ -80,6 +82,8 @@ bool take_batch(const RecordView& record, const std::byte* lane_data, DrainedBat
     row.crc32c = 0;
     payload_bytes += row.entry.payload_bytes;
   }
+  into.rows.resize(next);
+  batch.rows = next - batch.first_row;
   into.batches.push_back(batch);
   into.payload_bytes += payload_bytes;
   return true;

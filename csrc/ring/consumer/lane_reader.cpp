@@ -21,7 +21,8 @@ bool statistics_are_there(const RecordView& record, const BatchHeader& header) n
     const std::byte* const entry = record.data + sizeof(header) + i * sizeof(Entry);
     std::uint64_t elements = 0;
     std::memcpy(&elements, entry + offsetof(Entry, elements), sizeof(elements));
-    if (entry[offsetof(Entry, has_stats)] != std::byte{0} &&
+    const auto status = static_cast<EntryStatus>(entry[offsetof(Entry, status)]);
+    if (entry[offsetof(Entry, has_stats)] != std::byte{0} && status != EntryStatus::kNoRow &&
         load_device_word(entry + offsetof(Entry, stats) + offsetof(TensorStats, count)) != elements) {
       return false;
     }

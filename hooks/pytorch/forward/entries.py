@@ -18,8 +18,8 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from operator import attrgetter, setitem
 from types import FrameType
@@ -173,6 +173,18 @@ class Entries:
         root.by_itself = root.follows = False
         if not self.on:
             self.put_on()
+
+    @contextmanager
+    def taken_off(self) -> Iterator[None]:
+        """Remove the pre-hooks, and attach them again at the end."""
+        on, watching = self.on, self._watching
+        self.take_off()
+        try:
+            yield
+        finally:
+            if on:
+                self.put_on()
+            self._watching = watching
 
     def take_off(self) -> None:
         """Remove the pre-hooks."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import methodcaller
 from typing import Any
 
@@ -248,6 +249,18 @@ class ModuleHooks:
             and detector.watch(view, self._unhookable.unhookable_modules)
         ):
             self.has_pending_backward = True
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record forwards and backwards into CUDA graphs. Their output gradients are not awaited."""
+        with self._output_gradients.not_awaited():
+            yield
+
+    def recording_ended(self) -> None:
+        """Detach the hooks after a forward was recorded. Its replays call no hooks of the same modules."""
+        if self._now is not None and not self._off:
+            self._unhookable.forward_ended(*self._now, self._recorder.now.calls)
+        self.detach()
 
     def end_step(self) -> bool:
         """End the step. Return whether modules were called after the root's forward had ended."""

@@ -19,8 +19,8 @@ autograd. Keeps no tensor alive.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from time import perf_counter_ns
 from typing import Any
 
@@ -89,6 +89,18 @@ class OutputGradients:
         if not self.off:
             for one in awaited:
                 one.finish_backward()
+
+    @contextmanager
+    def not_awaited(self) -> Iterator[None]:
+        """Leave gradients of outputs in this context out of finish_backward()."""
+        awaited, leaves = self.awaited, self._leaves
+        self.awaited, self._leaves = [], []
+        try:
+            yield
+        finally:
+            for handle in self._leaves:
+                handle.remove()
+            self.awaited, self._leaves = awaited, leaves
 
     def switch_off(self) -> None:
         """Stop the capture."""

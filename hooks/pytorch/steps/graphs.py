@@ -34,14 +34,27 @@ def current_stream(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream if torch.cuda.is_initialized() else 0
 
 
-class GraphStatistics:
-    """The graphs that are armed for the current saved step."""
+def is_torch_stream(device: int) -> bool:
+    """Whether the current stream belongs to torch, and so exists until the process ends."""
+    if not torch.cuda.is_initialized():
+        return True
+    number = torch.cuda.current_stream(device).stream_id  # of an external stream: its address
+    return number == 0 or number % 2 == 1
 
-    __slots__ = ("_devices", "_ring", "_step_id")
+
+class GraphStatistics:
+    """The graphs that are armed for the current saved step.
+
+    While a graph is recorded, the current stream takes no other work. Then earlier graphs are armed and
+    collected on the stream that was current before the recording, to which their replays belong.
+    """
+
+    __slots__ = ("_devices", "_ring", "_step_id", "_streams")
 
     def __init__(self, ring: Any) -> None:
         self._ring = ring
         self._devices: list[int] = []
+        self._streams: dict[int, int] = {}  # by device: the last stream of torch outside of recordings
         self._step_id = StepId(0, 0, 0)
 
     @property
@@ -53,7 +66,7 @@ class GraphStatistics:
         """Arm the graphs of all devices for a saved step. Return whether end() has to collect."""
         self._step_id = step_id
         self._devices = [
-            one for one in self._ring.graph_devices() if self._ring.arm_graphs(one, current_stream(one))
+            one for one in self._ring.graph_devices() if self._ring.arm_graphs(one, self._stream(one))
         ]
         return bool(self._devices)
 
@@ -61,4 +74,15 @@ class GraphStatistics:
         """Collect the results of the replays since begin(), as rows of its step."""
         step, mode, mode_step = self._step_id
         for device in self._devices:
-            self._ring.collect_graphs(device, current_stream(device), step, mode, mode_step)
+            self._ring.collect_graphs(device, self._stream(device), step, mode, mode_step)
+
+    def _stream(self, device: int) -> int:
+        """The current stream; while a graph is recorded, the last one before."""
+        stream = current_stream(device)
+        if records_graph():
+            return self._streams.get(device, stream)
+        if is_torch_stream(device):
+            self._streams[device] = stream
+        else:
+            self._streams.pop(device, None)  # it may be destroyed before the recording
+        return stream

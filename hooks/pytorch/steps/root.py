@@ -225,6 +225,17 @@ class Root:
             view, nothing = self.parameters.current_view(), hook._clock.plan_of(())
             self.module_hooks.attach(root, view, nothing, None, None, watch_end=True, also=widest(hook))
 
+    def begin_recording(self, hook: StepTransitions) -> None:
+        """Attach module hooks before a forward that is recorded into a CUDA graph, outside of a step."""
+        root = self.reference()
+        if root is not None:
+            view, plan, step_id = (
+                self.parameters.current_view(),
+                hook._clock.plan_of_all(),
+                hook._clock.now.step_id,
+            )
+            self.module_hooks.attach(root, view, plan, None, step_id, watch_end=False)
+
     def disarm(self) -> None:
         """Detach the module hooks before a forward that is not compiled or not saved."""
         if self.module_hooks.step is None and self.module_hooks.is_on:
