@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from tests.hooks.bucket_machine import BucketMachine
+
+pytestmark = pytest.mark.full
 
 MB = 1_000_000
 SIZES = st.one_of(st.just(0), st.integers(1, 2_000 * MB))  # 0: statistics only
@@ -50,7 +53,7 @@ def steps_until_reported(period: float, ring: float, speed: float, concurrency: 
     return steps_for(80, period) + int(ring / 2 / (1 - speed) + 30 * saved_per_object / speed)
 
 
-@examples(max_examples=20, deadline=None)
+@examples(max_examples=6, deadline=None)
 @given(SIZES, INTERVALS, PERIODS, RINGS, st.floats(1.05, 50), CONCURRENCY, PER_REQUEST, st.floats(0, 100))
 def test_a_bucket_that_keeps_up_is_never_reported_even_with_an_outage(
     size: int,
@@ -67,7 +70,7 @@ def test_a_bucket_that_keeps_up_is_never_reported_even_with_an_outage(
     assert machine.train(steps_for(160, period)) == []
 
 
-@examples(max_examples=20, deadline=None)
+@examples(max_examples=6, deadline=None)
 @given(SIZES, INTERVALS, PERIODS, RINGS, LATENCIES, CONCURRENCY)
 def test_a_fast_bucket_with_a_long_latency_is_never_reported(
     size: int, interval: int, period: float, ring: float, latency: float, concurrency: int
@@ -78,7 +81,7 @@ def test_a_fast_bucket_with_a_long_latency_is_never_reported(
     assert machine.train(steps_for(90, period)) == []
 
 
-@examples(max_examples=8, deadline=None)
+@examples(max_examples=3, deadline=None)
 @given(SIZES, INTERVALS, PERIODS, RINGS, st.floats(0.1, 0.8), CONCURRENCY, PER_REQUEST)
 def test_a_bucket_that_is_too_slow_is_reported_once_and_the_proposed_interval_fits(
     size: int, interval: int, period: float, ring: float, speed: float, concurrency: int, each: float
