@@ -3,17 +3,25 @@
 Each load has its own session and flusher, begins when the flusher has started, and is repeated; the table has
 the median and, in brackets, the largest value.
 
-private    USS in MB: memory that belongs to this flusher alone (heap, thread stacks, changed pages of
-           libraries). The ring is shared with the trainer and is not part of it
+anonymous  memory in MB that is not a page of a file: heap, thread stacks, changed pages of libraries. It does
+           not depend on other processes. The ring is shared with the trainer and is not part of it
+private    anonymous, and pages of libraries that no other process has mapped
 pss        private, and the flusher's share of libraries and of the pages of the ring that it has read
 rss        all pages that the flusher has mapped, with libraries and the ring
 steady     median of the second half of the load; the values "peak" and "at the end" (final merge and
            upload, from the call of close() on) are the largest of the samples, which are taken 20 times per
            second
 
+growth     slope of the anonymous memory in MB per minute, by least squares over the second half of the load
+tenths     median of the anonymous memory in each tenth of the load
+
 Loads: "idle" saves one small tensor and waits. "<n> tensors" saves statistics of n tensors, 20 times per
 second. "10,000 names" saves them once per second. "values" writes tensors of 4 MB as fast as a ring of
-256 MiB accepts them. "s3" does the same with a bucket on this machine (a server of tests/s3).
+256 MiB accepts them. "s3" does the same with a bucket on this machine (rclone). "slow s3" is a bucket that
+accepts 1 MB/s, behind a proxy that limits the rate until the load ends; its "values" are 4 MB per second.
+
+Segments of more than 8 MB, which the flusher does not read again, are removed during the load, so that a long
+load does not fill the disk.
 """
 
 from __future__ import annotations
@@ -25,10 +33,12 @@ import tempfile
 import threading
 import time
 from array import array
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,7 +48,9 @@ from benchmarks.s3.sessions import open_session, until_ready
 from tdcore.session import Session
 
 _SAMPLES_PER_SECOND = 20
-_FIELDS = ("Rss", "Pss", "Private_Clean", "Private_Dirty")
+_SLOW_BYTES_PER_S = 1e6
+_LARGE_BYTES = 8 << 20
+_FIELDS = ("Rss", "Pss", "Private_Clean", "Private_Dirty", "Anonymous")
 Load = Callable[[Session, float], None]
 
 
@@ -57,8 +69,13 @@ class Memory:
         """Stop, and return the summary."""
         self._over.set()
         self._thread.join()
-        result: dict[str, float] = {}
-        for field in ("private", "pss", "rss"):
+        anonymous = [sample["anonymous"] for phase, sample in self._samples if phase == "load"]
+        second_half = anonymous[len(anonymous) // 2 :]
+        minutes = np.arange(len(second_half)) / _SAMPLES_PER_SECOND / 60
+        result: dict[str, float] = {"growth": float(np.polyfit(minutes, second_half, 1)[0])}
+        for number, tenth in enumerate(np.array_split(anonymous, 10), 1):
+            result[f"tenth_{number}"] = float(np.median(tenth))
+        for field in ("anonymous", "private", "pss", "rss"):
             load = [sample[field] for phase, sample in self._samples if phase == "load"]
             end = [sample[field] for phase, sample in self._samples if phase == "end"]
             result[f"{field}_steady"] = statistics.median(load[len(load) // 2 :])
@@ -67,7 +84,9 @@ class Memory:
         return result
 
     def _sample(self) -> None:
-        while not self._over.wait(1 / _SAMPLES_PER_SECOND):
+        due = time.monotonic()
+        while not self._over.wait(max(0.0, due - time.monotonic())):
+            due += 1 / _SAMPLES_PER_SECOND
             phase = self.phase
             try:
                 text = self._file.read_text()
@@ -79,24 +98,45 @@ class Memory:
                 if name in found:
                     found[name] = float(rest.split()[0]) * 1024 / 1e6
             if found["Rss"]:
+                sample = {name.lower(): found[name] for name in ("Rss", "Pss", "Anonymous")}
                 private = found["Private_Clean"] + found["Private_Dirty"]
-                self._samples.append((phase, {"rss": found["Rss"], "pss": found["Pss"], "private": private}))
+                self._samples.append((phase, {**sample, "private": private}))
 
 
-def measure(place: str | Path, load: Load, seconds: float) -> dict[str, float]:
+def measure(place: Place, load: Load, seconds: float) -> dict[str, float]:
     """Memory of the flusher of one session under a load."""
-    session = open_session(str(place))
+    session = open_session(place.url)
     until_ready(session)
     memory = Memory(flusher_of_this_process())
     try:
-        load(session, seconds)
+        with _every_second(place.sweep):
+            load(session, seconds)
         memory.phase = "end"
+        place.end()
         session.close()
     finally:
         result = memory.stop()
     result["rows"] = session.counters().tensors
     result["drops"] = session.counters().dropped_tensors
     return result
+
+
+@contextmanager
+def _every_second(work: Callable[[], object]) -> Iterator[None]:
+    """Call `work` once per second within the block, in another thread."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(1):
+            work()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def idle(session: Session, seconds: float) -> None:
@@ -122,25 +162,43 @@ def rows(count: int, pace_seconds: float) -> Load:
     return load
 
 
-def values(session: Session, seconds: float) -> None:
-    """Save tensors of 4 MB as fast as the ring accepts them."""
-    tensors = [np.random.default_rng(i).standard_normal(1 << 20, dtype=np.float32) for i in range(8)]
-    names = array("I", [session.ring.intern(f"tensor_{i}", 10) for i in range(len(tensors))])
-    start, step = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        session.ring.capture(tensors, names, b"\3" * len(tensors), step, 4, step)
-        step += 1
+def values(count: int, pace_seconds: float) -> Load:
+    """A load that saves `count` tensors of 4 MB at each step; at most as fast as the ring accepts them."""
+
+    def load(session: Session, seconds: float) -> None:
+        tensors = [np.random.default_rng(i).standard_normal(1 << 20, dtype=np.float32) for i in range(count)]
+        names = array("I", [session.ring.intern(f"tensor_{i}", 10) for i in range(count)])
+        start, step = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            session.ring.capture(tensors, names, b"\3" * count, step, 4, step)
+            step += 1
+            time.sleep(max(0.0, start + step * pace_seconds - time.perf_counter()))
+
+    return load
 
 
-LOADS: dict[str, tuple[Load, bool]] = {  # and whether the run is in a bucket
-    "idle": (idle, False),
-    "10 tensors": (rows(10, 0.05), False),
-    "100 tensors": (rows(100, 0.05), False),
-    "1,000 tensors": (rows(1000, 0.05), False),
-    "10,000 names": (rows(10_000, 1.0), False),
-    "values": (values, False),
-    "s3, 100 tensors": (rows(100, 0.05), True),
-    "s3, values": (values, True),
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Place of a run. sweep: removes its large segments. end: called when the load ends."""
+
+    url: str
+    sweep: Callable[[], object]
+    end: Callable[[], object] = lambda: None
+
+
+LOADS: dict[str, tuple[Load, Literal["disk", "s3", "slow s3"]]] = {
+    "idle": (idle, "disk"),
+    "10 tensors": (rows(10, 0.05), "disk"),
+    "100 tensors": (rows(100, 0.05), "disk"),
+    "1,000 tensors": (rows(1000, 0.05), "disk"),
+    "10,000 names": (rows(10_000, 1.0), "disk"),
+    "values": (values(8, 0.0), "disk"),
+    "s3, 100 tensors": (rows(100, 0.05), "s3"),
+    "s3, 1,000 tensors": (rows(1000, 0.05), "s3"),
+    "s3, 10,000 names": (rows(10_000, 1.0), "s3"),
+    "s3, values": (values(8, 0.0), "s3"),
+    "slow s3, 1,000 tensors": (rows(1000, 0.05), "slow s3"),
+    "slow s3, values": (values(1, 1.0), "slow s3"),
 }
 
 
@@ -155,29 +213,53 @@ def main() -> None:
     options = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in options.loads}
-    for number in range(options.repeats):
+    for _ in range(options.repeats):
         for name in options.loads:
-            load, in_bucket = LOADS[name]
+            load, kind = LOADS[name]
             with ExitStack() as stack:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT / "build"))
-                place: str | Path = Path(folder) / "run"
-                if in_bucket:
-                    place = _bucket(stack, number)
+                place = _folder(stack) if kind == "disk" else _bucket(stack, kind == "slow s3")
                 measured[name].append(measure(place, load, options.seconds))
-    result = {name: _summary(each) for name, each in measured.items()}
+            result = {name: _summary(each) for name, each in measured.items() if each}
+            arguments = {"seconds": options.seconds, "repeats": options.repeats}
+            path = save("flusher_memory", {"method": __doc__, **arguments, **result}, options.out)
     report(result)
-    arguments = {"seconds": options.seconds, "repeats": options.repeats}
-    print("saved", save("flusher_memory", {"method": __doc__, **arguments, **result}, options.out))
+    print("saved", path)
 
 
-def _bucket(stack: ExitStack, number: int) -> str:
-    """Start a server, and return the URL of a run in its bucket."""
+def _folder(stack: ExitStack) -> Place:
+    """A run on the disk."""
+    folder = _temporary_folder(stack)
+    return Place(url=str(folder / "run"), sweep=partial(_remove_large_segments, folder))
+
+
+def _temporary_folder(stack: ExitStack) -> Path:
+    """A folder in build/. A flusher that ends late may still write to it when it is removed."""
+    folder = tempfile.TemporaryDirectory(dir=ROOT / "build", ignore_cleanup_errors=True)
+    return Path(stack.enter_context(folder))
+
+
+def _remove_large_segments(folder: Path) -> None:
+    for path in folder.rglob("*.safetensors"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_size >= _LARGE_BYTES:
+                path.unlink()
+
+
+def _bucket(stack: ExitStack, slow: bool) -> Place:
+    """Start a server. slow: with a proxy that accepts 1 MB/s until the load ends."""
     from benchmarks.s3.servers import running
+    from tests.s3.proxy import FaultProxy
 
-    server = stack.enter_context(running("stub http"))
-    spool = stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT / "build"))
-    os.environ.update({**server.environment, "TDCORE_SPOOL": spool})
-    return server.url(f"run{number}")
+    server = stack.enter_context(running("rclone http"))
+    os.environ.update({**server.environment, "TDCORE_SPOOL": str(_temporary_folder(stack))})
+    sweep = partial(_remove_large_segments, server.folder)
+    if not slow:
+        return Place(url=server.url("run"), sweep=sweep)
+    proxy = stack.enter_context(FaultProxy(server.port))
+    proxy.limit(_SLOW_BYTES_PER_S)
+    return Place(
+        url=server.url("run", endpoint_url=proxy.endpoint), sweep=sweep, end=lambda: proxy.limit(None)
+    )
 
 
 def _summary(each: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -192,12 +274,12 @@ def report(result: dict[str, dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("load", "private: steady", "peak", "at the end", "pss: peak", "rss: peak", title="MB")
+    headings = ("anonymous: steady", "peak", "at the end", "pss: peak", "rss: peak", "growth per minute")
+    table = Table("load", *headings, title="MB")
     for name, numbers in result.items():
-        keys = ("private_steady", "private_peak", "private_at_the_end", "pss_peak", "rss_peak")
-        table.add_row(
-            name, *(f"{numbers[key]['median']:.0f} ({numbers[key]['largest']:.0f})" for key in keys)
-        )
+        keys = ("anonymous_steady", "anonymous_peak", "anonymous_at_the_end", "pss_peak", "rss_peak")
+        sizes = [f"{numbers[key]['median']:.0f} ({numbers[key]['largest']:.0f})" for key in keys]
+        table.add_row(name, *sizes, f"{numbers['growth']['median']:.2f}")
     Console().print(table)
 
 

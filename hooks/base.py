@@ -122,7 +122,7 @@ class BaseHook(HookState, StepStateDict, ScriptValues):
         self._collections = CollectionManager(self._further_collections)
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
-        self._load = sink_load(self._session, self._notes, self._warn)
+        self._load = sink_load(self._session, self._notes, self._warn, len(workers))
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._profiles = ProfileWindows(self, self._session, self._warn)
         self._requests = CaptureRequests(

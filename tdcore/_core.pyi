@@ -126,7 +126,7 @@ class Ring:
         """
     def load(self) -> tuple[typing.Any, ...]:
         """
-        Totals for a comparison of two times, as a tuple of integers: bytes of payloads that were stored, bytes that were dropped because there was no room, nanoseconds that threads waited for room, bytes that the flusher has written, and nanoseconds in which the flusher wrote.
+        Totals for a comparison of two times, as a tuple of integers: bytes of payloads that were stored, that were dropped because there was no room, and that are durable; the same three numbers of tensors; nanoseconds that threads waited for room, and in which the sink had work; and the three numbers of Consumer.report(uploads).
         """
     def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
@@ -332,7 +332,7 @@ class Consumer:
         """
         Remove the oldest rows from the queue of times of steps.
         """
-    def report(self, *, records: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, last_step: typing.SupportsInt | typing.SupportsIndex, error: str | None = None, busy_ns: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def report(self, *, records: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, rows: typing.SupportsInt | typing.SupportsIndex, last_step: typing.SupportsInt | typing.SupportsIndex, error: str | None = None, busy_ns: typing.SupportsInt | typing.SupportsIndex = 0, uploads: tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] = (0, 0, 0)) -> None:
         """
         Update the heartbeat and the totals of Ring.progress().
 
@@ -343,7 +343,9 @@ class Consumer:
             last_step: Highest step so far. The largest number of all reports is kept.
             error: Text of an error, which is counted; Ring.progress() has the last text (its first 1024 bytes). An empty
                 text means that the error is over.
-            busy_ns: Time since the last report in which records were written, in nanoseconds.
+            busy_ns: Time since the last report in which the sink had work, in nanoseconds.
+            uploads: Of a bucket, since the last report: bytes that became durable (in the bucket or the spool), bytes that
+                the bucket accepted, and nanoseconds of all uploads, added up.
         """
     def request_stop(self, text: str) -> None:
         """

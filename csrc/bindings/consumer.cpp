@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -122,9 +123,12 @@ void count_drop(SharedConsumer& self, unsigned reason, std::uint64_t tensors, st
 }
 
 void report(SharedConsumer& self, std::uint64_t records, std::uint64_t bytes, std::uint64_t rows,
-            std::int64_t last_step, const std::optional<std::string>& error, std::uint64_t busy_ns) {
+            std::int64_t last_step, const std::optional<std::string>& error, std::uint64_t busy_ns,
+            const std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>& uploads) {
+  const auto [durable_bytes, accepted_bytes, upload_ns] = uploads;
   const std::lock_guard lock(self.mutex);
-  self.consumer.report(records, bytes, rows, last_step, error ? &*error : nullptr, busy_ns);
+  self.consumer.report(records, bytes, rows, last_step, error ? &*error : nullptr, busy_ns,
+                       {durable_bytes, accepted_bytes, upload_ns});
 }
 
 void request_stop(SharedConsumer& self, const std::string& text) {
@@ -239,7 +243,9 @@ Args:
     last_step: Highest step so far. The largest number of all reports is kept.
     error: Text of an error, which is counted; Ring.progress() has the last text (its first 1024 bytes). An empty
         text means that the error is over.
-    busy_ns: Time since the last report in which records were written, in nanoseconds.)";
+    busy_ns: Time since the last report in which the sink had work, in nanoseconds.
+    uploads: Of a bucket, since the last report: bytes that became durable (in the bucket or the spool), bytes that
+        the bucket accepted, and nanoseconds of all uploads, added up.)";
 
 constexpr const char* kPlanDoc =
     R"(Plan a safetensors file of the payloads, and set segment_offset and crc32c of `rows`.
@@ -330,7 +336,8 @@ void bind_consumer(py::module_& module) {
       .def("count_drop", &count_drop, py::arg("reason"), py::arg("tensors"), py::arg("bytes"),
            "Count tensors that were not stored. reason: a key of DROP_REASONS.")
       .def("report", &report, py::kw_only(), py::arg("records"), py::arg("bytes"), py::arg("rows"),
-           py::arg("last_step"), py::arg("error") = py::none(), py::arg("busy_ns") = 0, kReportDoc)
+           py::arg("last_step"), py::arg("error") = py::none(), py::arg("busy_ns") = 0,
+           py::arg("uploads") = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>(), kReportDoc)
       .def("request_stop", &request_stop, py::arg("text"),
            "Pass a stop request to the trainer. Later requests do not replace the first one.")
       .def(

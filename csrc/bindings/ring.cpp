@@ -84,7 +84,11 @@ py::tuple load(const DeviceRing& self) {
   std::uint64_t refused = 0;
   for (const DropReason reason : {DropReason::kRingFull, DropReason::kDegraded, DropReason::kArenaFull})
     refused += counters.drops[static_cast<std::size_t>(reason)].bytes;
-  return py::make_tuple(counters.payload_bytes, refused, ring.waited_ns(), now.bytes, now.busy_ns);
+  const std::uint64_t refused_tensors =
+      counters.drops[static_cast<std::size_t>(DropReason::kRingFull)].tensors;
+  return py::make_tuple(counters.payload_bytes, refused, now.bytes, counters.tensors, refused_tensors,
+                        now.rows, ring.waited_ns(), now.busy_ns, now.uploads.durable_bytes,
+                        now.uploads.accepted_bytes, now.uploads.upload_ns);
 }
 
 /// Whether UTF-8 text has more than kMostNameChars characters.
@@ -220,8 +224,9 @@ void bind_ring(py::module_& module) {
       .def(
           "load", &load,
           "Totals for a comparison of two times, as a tuple of integers: bytes of payloads that were stored, "
-          "bytes that were dropped because there was no room, nanoseconds that threads waited for room, "
-          "bytes that the flusher has written, and nanoseconds in which the flusher wrote.")
+          "that were dropped because there was no room, and that are durable; the same three numbers of "
+          "tensors; nanoseconds that threads waited for room, and in which the sink had work; and the three "
+          "numbers of Consumer.report(uploads).")
       .def_property_readonly("memory_bytes", of_ring(&Ring::memory_bytes),
                              "Bytes of shared memory that were allocated so far, including the rings of "
                              "devices; 0 after close().")

@@ -136,7 +136,10 @@ struct ControlPage {
   std::atomic<std::uint64_t> records;       // sums of the arguments of report()
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint64_t> rows;
-  std::atomic<std::uint64_t> busy_ns;  // time in which records were written
+  std::atomic<std::uint64_t> busy_ns;         // time in which the sink had work
+  std::atomic<std::uint64_t> durable_bytes;   // bytes of objects in the bucket or its spool; 0 for a disk
+  std::atomic<std::uint64_t> accepted_bytes;  // bytes of objects that the bucket has accepted
+  std::atomic<std::uint64_t> upload_ns;       // time of all uploads, added up
   std::atomic<std::int64_t> last_step;
   std::atomic<std::uint64_t> errors;
   // A note for the next consumer, written by release(): when head_ticket (with lanes) or the head (without

@@ -27,6 +27,8 @@ Progress read_progress(const ControlPage& control) {
   progress.bytes = control.bytes.load(kRelaxed);
   progress.rows = control.rows.load(kRelaxed);
   progress.busy_ns = control.busy_ns.load(kRelaxed);
+  progress.uploads = {control.durable_bytes.load(kRelaxed), control.accepted_bytes.load(kRelaxed),
+                      control.upload_ns.load(kRelaxed)};
   progress.last_step = control.last_step.load(kRelaxed);
   progress.errors = control.errors.load(kRelaxed);
   // The head is loaded with acquire, then the reservation, which cannot be older than the head (ring.hpp, 3).

@@ -22,13 +22,20 @@ struct Counters {
   std::array<Drop, static_cast<std::size_t>(DropReason::kCount)> drops{};
 };
 
+struct UploadTotals {
+  std::uint64_t durable_bytes = 0;   // of objects in the bucket or its spool; 0 for a disk
+  std::uint64_t accepted_bytes = 0;  // of objects that the bucket has accepted
+  std::uint64_t upload_ns = 0;       // time of all uploads, added up
+};
+
 struct Progress {
   std::uint64_t epoch = 0;         // consumers attached so far
   std::uint64_t heartbeat_ns = 0;  // CLOCK_MONOTONIC; 0 before the first report
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;
   std::uint64_t rows = 0;
-  std::uint64_t busy_ns = 0;  // time in which the consumer's sink wrote records
+  std::uint64_t busy_ns = 0;  // time in which the consumer's sink had work
+  UploadTotals uploads;
   std::int64_t last_step = 0;
   std::uint64_t pending_records = 0;  // reserved and not yet released
   std::uint64_t pending_bytes = 0;

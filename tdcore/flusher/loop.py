@@ -85,9 +85,6 @@ class Flusher:
         self._attempt = attempt
         self._run_id = run_id
         self._ledger = Ledger(sink, worker=worker, attempt=attempt, journal=journal)
-        self._rate = SinkRate(clock)
-        heartbeat = self._options.heartbeat.total_seconds()
-        self._reporter = Reporter(consumer, self._ledger, heartbeat=heartbeat, rate=self._rate)
         self._health = SinkHealth(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
         self._deadline = Deadline(self._options.end_deadline.total_seconds())
         self._writer = RunWriter(
@@ -95,11 +92,14 @@ class Flusher:
             sink,
             self._ledger,
             written=self._report_written,
-            report_error=self._reporter.report_error,
+            report_error=self._report_error,
             options=self._options,
             run_id=run_id,
             clock=clock,
         )
+        self._rate = SinkRate(self._writer.pipeline, clock)
+        heartbeat = self._options.heartbeat.total_seconds()
+        self._reporter = Reporter(consumer, self._ledger, heartbeat=heartbeat, rate=self._rate)
         self._recorders = recorders
         self._control = ControlRequests(sink, attempt, self._options, consumer)
         self._compactor: Compactor | None = None  # made on first use: it imports pyarrow
@@ -164,17 +164,17 @@ class Flusher:
             if not self._recovered:
                 return self._recover()
             worked = writer.pipeline.collect()
-            self._rate.set_busy(writer.pipeline.busy)
+            self._rate.update()
             if writer.pipeline.busy and self._consumer.fill > self._options.spill_fill:
                 writer.pipeline.relieve()
-            if self._merge_check_due and self._merge_if_overdue(now):
-                return True
+            if self._merge_check_due:
+                with self._rate.writing():  # this merge delays writes
+                    merged = self._merge_if_overdue(now)
+                if merged:
+                    return True
             if writer.has_pending or writer.flush_due(now, ending):
-                self._rate.set_busy(True)
-                try:
+                with self._rate.writing():
                     self._merge_check_due = writer.flush(now)
-                finally:
-                    self._rate.set_busy(writer.pipeline.busy)
                 return self._merge_check_due or worked
             if writer.pipeline.busy:
                 return worked
@@ -189,6 +189,9 @@ class Flusher:
         """Report that an index file is durable."""
         self._deadline.record_success(self._clock())
         self._reporter.report_index_file(summary, "" if self._health.record_success() else None)
+
+    def _report_error(self, error: str) -> None:
+        self._reporter.report_error(error)
 
     def _next_pause(self, pause: float) -> float:
         """1.5 times the last pause, so a pause is about a third of the time since the last work."""

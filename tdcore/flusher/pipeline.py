@@ -57,6 +57,10 @@ class Pipeline:
         """A sentence for the user: how many objects are kept back, why, and what to do."""
         return self._pipelined.left_behind() if self._pipelined is not None else ""
 
+    def upload_totals(self) -> tuple[int, int, int]:
+        """See PipelinedSink.upload_totals; zeros for other sinks."""
+        return self._pipelined.upload_totals() if self._pipelined is not None else (0, 0, 0)
+
     def report(self) -> dict[str, Any] | None:
         """See PipelinedSink.report; None for other sinks."""
         return self._pipelined.report() if self._pipelined is not None else None

@@ -20,7 +20,7 @@ __all__ = ["Reporter"]
 class Reporter:
     """Reports that are sent through `consumer`.
 
-    heartbeat: seconds between two heartbeats. rate: the time in which records were written.
+    heartbeat: seconds between two heartbeats. rate: the totals of the sink.
     """
 
     def __init__(self, consumer: Consumer, ledger: Ledger, *, heartbeat: float, rate: SinkRate) -> None:
@@ -41,24 +41,28 @@ class Reporter:
 
     def report_error(self, error: str | None) -> None:
         """Report the current error: "" clears the last error, None keeps it."""
+        busy_ns, uploads = self._rate.take()
         self._consumer.report(
             records=0,
             bytes=0,
             rows=0,
             last_step=self._last_step(),
             error=error,
-            busy_ns=self._rate.take_ns(),
+            busy_ns=busy_ns,
+            uploads=uploads,
         )
 
     def report_index_file(self, summary: IndexSummary, error: str | None) -> None:
         """Report an index file that is durable. error: as for report_error()."""
+        busy_ns, uploads = self._rate.take()
         self._consumer.report(
             records=summary.records,
             bytes=summary.payload_bytes,
             rows=summary.rows,
             last_step=self._last_step(),
             error=error,
-            busy_ns=self._rate.take_ns(),
+            busy_ns=busy_ns,
+            uploads=uploads,
         )
 
     def _last_step(self) -> int:

@@ -75,7 +75,8 @@ class RowFileWriter:
         self._run_id = run_id
         self._remote = isinstance(sink, PipelinedSink)
         self.delay = (options.remote_row_delay if self._remote else options.row_delay).total_seconds()
-        self._continues = continues
+        self._has_predecessor = continues
+        self._continues = continues  # whether files may exist that are not in _files
         self._files: list[FileRange] = []
         self._absolute = absolute
         self._base: int | None = None  # number of the first row of this flusher, if not absolute
@@ -184,8 +185,12 @@ class RowFileWriter:
     def _write(self, rows: Rows, first: int, written: Callable[[], None], last: bool) -> Callable[[], None]:
         files, following = self._files, self._next
         if self._continues:
-            files = self._existing()
-            following = files[-1].last + 1 if files else 0
+            try:
+                files = self._existing()
+                following = files[-1].last + 1 if files else 0
+            except SinkError:
+                if not last or self._has_predecessor:  # else this flusher has written all files
+                    raise
         if self._base is None:
             self._base = following
         begin = first if self._absolute else self._base + first

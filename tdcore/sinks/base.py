@@ -109,6 +109,13 @@ class PipelinedSink(Sink, Protocol):
     def relieve(self) -> None:
         """Free the memory of writes in progress by storing slow writes on the local disk."""
 
+    def upload_totals(self) -> tuple[int, int, int]:
+        """Bytes that are durable, bytes that the place has accepted, and nanoseconds of all uploads.
+
+        Each object counts once, when it is stored. The time of all uploads is added up, with failed tries.
+        """
+        ...
+
     def report(self) -> dict[str, Any]:
         """Counts of uploads, retries and objects kept on the local disk so far, as JSON values."""
         ...

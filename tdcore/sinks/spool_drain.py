@@ -15,7 +15,7 @@ from tdcore.sinks.spool import Spool, SpoolEntry
 __all__ = ["ObjectStore", "drain_spool"]
 
 _OBJECTS_AT_ONCE = 16  # the store limits the number of requests
-_BYTES_AT_ONCE = 64 * 1024 * 1024
+_BYTES_AT_ONCE = 32 * 1024 * 1024  # the client of the bucket may copy them, which doubles the memory
 
 
 class ObjectStore(Protocol):

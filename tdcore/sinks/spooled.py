@@ -107,6 +107,11 @@ class SpooledSink:
         what = f"{len(self._spool)} objects ({self._spool.bytes} bytes) of {self._remote.where}"
         return f"{what} stay in the spool: {self.trouble}. Finish with: tdcore upload {self._spool.folder}"
 
+    def upload_totals(self) -> tuple[int, int, int]:
+        """See PipelinedSink.upload_totals."""
+        uploader = self._uploader
+        return uploader.durable_bytes, uploader.accepted_bytes, self._remote.store.upload_ns()
+
     def report(self) -> dict[str, Any]:
         """Counts of uploads, retries and spooled objects so far, for the run's counters."""
         return {

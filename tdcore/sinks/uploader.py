@@ -5,13 +5,15 @@ uploaded concurrently, and the last objects in the order of the jobs. When an up
 while its memory is needed, this job and all later jobs are stored in the spool. `drain_spool` uploads them;
 when the spool is empty, jobs are uploaded from memory again.
 
-All coroutines run on the thread of one event loop. Any thread may read `trouble` and `spooled`.
+All coroutines run on the thread of one event loop. Any thread may read `trouble`, `spooled` and the totals of
+bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +34,7 @@ _RECENT_BYTES = 32 * 1024 * 1024
 _RECENT_OBJECT_BYTES = 4 * 1024 * 1024
 _PAUSE_SECONDS = 1.0  # after the bucket rejected an object of the spool; doubled up to _MAX_PAUSE_SECONDS
 _MAX_PAUSE_SECONDS = 30.0
+_SILENT_SECONDS = 30.0  # an error is logged if the bucket has accepted nothing for this time
 _TOO_SLOW = "the bucket accepts data more slowly than the training writes it"
 
 
@@ -53,6 +56,8 @@ class Uploader:
     ) -> None:
         self.trouble = ""  # why jobs are stored in the spool
         self.spooled = {"objects": 0, "bytes": 0, "damaged": 0}
+        self.durable_bytes = 0  # of objects that the bucket or the spool has stored
+        self.accepted_bytes = 0  # of objects that the bucket has stored; each object counts once
         self.recent = _RecentObjects()
         self._store = store
         self._spool = spool
@@ -60,6 +65,7 @@ class Uploader:
         self._spill_after = spill_after.total_seconds()
         self._relief_seconds = relief.total_seconds()
         self._log = log
+        self._accepted_at = time.monotonic()
         self._logged: set[str] = set()  # reasons that were logged
         self._last: _JobEnd | None = None  # end of the newest job
         self._pause = _PAUSE_SECONDS
@@ -88,7 +94,7 @@ class Uploader:
     async def relieve(self) -> None:
         """See SpooledSink.relieve."""
         if not self.trouble and self._last is not None and not self._last.done():
-            self._use_spool(_TOO_SLOW, log=True)
+            self._use_spool(_TOO_SLOW)  # not logged: the trainer warns if this continues (hooks/sink_load.py)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete all `keys`, several at a time. Raises the first SinkError after all requests have ended."""
@@ -133,7 +139,8 @@ class Uploader:
             await asyncio.wait({upload})
         error = None if upload.cancelled() else upload.exception()
         if isinstance(error, SinkError):
-            self._use_spool(str(error), log=True)
+            # A bucket that limits the rate of requests is slow, which the trainer reports with numbers.
+            self._use_spool(str(error), log=getattr(error.__cause__, "code", "") != "SlowDown")
         elif error is not None:
             raise error
         return left
@@ -149,6 +156,9 @@ class Uploader:
             await self._store.put(key, parts, patience=self._spill_after)
             self.recent.add(key, parts)
             del left[0]
+            size = sum(memoryview(part).nbytes for part in parts)
+            self.durable_bytes += size
+            self._count_accepted(size)
 
     async def _put_into_spool(self, objects: list[Object], previous: _JobEnd | None) -> None:
         if previous is not None:
@@ -160,18 +170,27 @@ class Uploader:
             entry = await asyncio.to_thread(self._spool.append, key, parts)
             self.spooled["objects"] += 1
             self.spooled["bytes"] += entry.size
+            self.durable_bytes += entry.size
 
     def _use_spool(self, reason: str, log: bool = False) -> None:
-        if log and reason not in self._logged:
+        if log:
+            self._log_once(reason)
+        self.trouble = reason
+        self._relief.set()
+        if self._drain is None:
+            self._drain = asyncio.ensure_future(self._drain_until_empty())
+
+    def _log_once(self, reason: str) -> None:
+        if reason not in self._logged:
             self._logged.add(reason)
             self._log(
                 f"{self._where}: {reason}. Until the bucket accepts data, it is stored in the spool "
                 f"{self._spool.folder}."
             )
-        self.trouble = reason
-        self._relief.set()
-        if self._drain is None:
-            self._drain = asyncio.ensure_future(self._drain_until_empty())
+
+    def _count_accepted(self, size: int) -> None:
+        self.accepted_bytes += size
+        self._accepted_at = time.monotonic()
 
     async def _drain_until_empty(self) -> None:
         """Upload all objects of the spool. Then jobs are uploaded from memory again."""
@@ -183,6 +202,8 @@ class Uploader:
                 )
             except Exception as error:  # any: the next try may succeed
                 self.trouble = str(error) or type(error).__name__
+                if time.monotonic() - self._accepted_at > _SILENT_SECONDS:
+                    self._log_once(self.trouble)
                 await asyncio.sleep(random.uniform(0.5, 1.0) * self._pause)
                 self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
                 continue
@@ -196,6 +217,7 @@ class Uploader:
 
     def _was_sent(self, entry: SpoolEntry) -> None:
         self._pause = _PAUSE_SECONDS
+        self._count_accepted(entry.size)
 
     def _was_damaged(self, entry: SpoolEntry, place: Path) -> None:
         self.spooled["damaged"] += 1

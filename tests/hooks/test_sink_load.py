@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdcore as td
 from tdcore.hooks import sink_load
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.sink_load import SinkLoad
+from tdcore.hooks.sink_load import Load, SinkLoad
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.local import LocalSink
 from tdcore.trial.run_notes import note_lines
@@ -42,6 +42,7 @@ class Machine:
         ring: int,
         drop: bool = False,
         late: float = 0.0,
+        worker: str = "",
     ) -> None:
         self.now = self.busy = self.waited = 0.0
         self.stored = self.refused = self.written = self.step = 0
@@ -50,11 +51,24 @@ class Machine:
         self.sizes: list[int] = []
         self.warnings: list[str] = []
         self.load = SinkLoad(
-            lambda: (self.stored, self.refused, int(self.waited * 1e9), self.written, int(self.busy * 1e9)),
+            self.totals,
             place="runs/demo",
+            worker=worker,
+            slots=16384,
             measured=self.sizes.append,
             report=self.warnings.append,
             clock=lambda: self.now,
+        )
+
+    def totals(self) -> tuple[int, ...]:
+        return Load(
+            stored=self.stored,
+            refused=self.refused,
+            written=self.written,
+            stored_rows=10 * self.step,
+            written_rows=10 * self.step,
+            waited=int(self.waited * 1e9),
+            busy=int(self.busy * 1e9),
         )
 
     def pass_time(self, seconds: float) -> None:
@@ -89,6 +103,7 @@ INTERVALS = st.integers(1, 500)
 SECONDS = st.floats(0.05, 5)
 
 
+@settings(deadline=None)
 @given(SIZES, INTERVALS, SECONDS, st.floats(1.05, 100), st.booleans(), st.floats(0, 30))
 def test_a_sink_that_keeps_up_is_never_reported(
     size: int, interval: int, seconds: float, margin: float, drop: bool, late: float
@@ -107,48 +122,53 @@ def test_a_sink_that_keeps_up_is_never_reported(
     assert machine.sizes == [size]
 
 
+@settings(deadline=None)
 @given(SIZES, INTERVALS, SECONDS, st.floats(0.02, 0.8), st.floats(0.3, 3), st.booleans())
 def test_a_sink_that_is_too_slow_is_reported_once_and_the_proposed_interval_fits(
     size: int, interval: int, seconds: float, slow: float, ring: float, drop: bool
 ) -> None:
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
         "size": size,
         "seconds": seconds,
         "rate": slow * size / (interval * seconds),
         "ring": int(ring * size),
         "drop": drop,
     }
-    (message,) = Machine(interval=interval, **settings).train(max(40, int(60 / interval / seconds)))
+    (message,) = Machine(interval=interval, **options).train(max(40, int(60 / interval / seconds)))
     proposed = re.search(r"save_interval=(\d+) would fit", message)
     assert proposed is not None
     assert interval < int(proposed[1]) <= interval * 2 / slow / 0.8 + 1
-    settings["ring"] = 2 * size
-    assert Machine(interval=int(proposed[1]), **settings).train(40) == []
+    options["ring"] = 2 * size
+    assert Machine(interval=int(proposed[1]), **options).train(40) == []
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(5, 500), SECONDS, st.booleans())
 def test_a_ring_that_does_not_hold_a_saved_step_is_named(
     size: int, interval: int, seconds: float, drop: bool
 ) -> None:
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
         "size": size,
         "interval": interval,
         "seconds": seconds,
         "rate": 1.5 * size / (interval * seconds),
         "drop": drop,
     }
-    (message,) = Machine(ring=size // 4, **settings).train(max(40, int(60 / interval / seconds)))
+    (message,) = Machine(ring=size // 4, **options).train(max(40, int(60 / interval / seconds)))
     proposed = re.search(r"ring_bytes=(\d+) \* 2\*\*20\) would hold", message)
     assert proposed is not None
-    assert Machine(ring=int(proposed[1]) << 20, **settings).train(40) == []
+    assert Machine(ring=int(proposed[1]) << 20, **options).train(40) == []
 
 
 def warnings_of(seconds: Sequence[float], waits: Sequence[float]) -> list[str]:
     """The warnings of saved steps of 10 MB with these durations and waits, at a sink of 100 MB/s."""
     now, waited, step, found = 0.0, 0.0, 0, list[str]()
     load = SinkLoad(
-        lambda: (10 * MB * step, 0, int(waited * 1e9), 10 * MB * step, int(0.1e9 * step)),
+        lambda: Load(
+            stored=10 * MB * step, written=10 * MB * step, waited=int(waited * 1e9), busy=int(0.1e9 * step)
+        ),
         place="runs/demo",
+        slots=16384,
         measured=lambda size: None,
         report=found.append,
         clock=lambda: now,
@@ -182,6 +202,35 @@ def test_the_example_of_the_documentation_is_what_the_warning_says() -> None:
     machine = Machine(size=4100 * MB, interval=10, seconds=1.2, rate=120e6, ring=1 << 30)
     (message,) = machine.train(40)
     assert " ".join(PAGE.read_text().split()).count(f"tdcore: {message}") == 1
+
+
+def test_a_training_that_saves_only_statistics_and_waits_for_slots_is_reported_in_tensors() -> None:
+    now = rows = 0.0
+    found: list[str] = []
+    load = SinkLoad(
+        lambda: Load(
+            stored_rows=int(rows), written_rows=int(rows), waited=int(0.3e9 * now), busy=int(0.9e9 * now)
+        ),
+        place="runs/demo",
+        slots=16384,
+        measured=lambda size: None,
+        report=found.append,
+        clock=lambda: now,
+    )
+    for step in range(200):
+        load.begin_saved_step(step)
+        now, rows = now + 0.1, rows + 10_000
+    (message,) = found
+    assert "statistics of 10,000 tensors are requested every step (0.07 s), 142,857 tensors/s" in message
+    assert "it takes 111,111 tensors/s; the training waited 3.1 s of 10 s" in message
+    assert message.endswith("save_interval=2 would fit. Or save fewer tensors (include_regex)")
+
+
+def test_a_worker_of_several_is_named_with_its_own_numbers() -> None:
+    machine = Machine(size=4100 * MB, interval=10, seconds=1.2, rate=120e6, ring=1 << 30, worker="worker_1")
+    (message,) = machine.train(40)
+    assert message.startswith("runs/demo cannot keep up with worker_1: values of 4.1 GB are requested")
+    assert "it takes 120.0 MB/s from worker_1, while other workers write too" in message
 
 
 class SlowDisk(LocalSink):

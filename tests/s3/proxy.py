@@ -196,6 +196,8 @@ class _Connection:
             if changed != chunk:
                 self._count("flip")
             chunk = changed
+        if direction == "request":
+            await self._proxy.share(len(chunk))
         writer.write(chunk)
         await writer.drain()
         return True
@@ -258,6 +260,8 @@ class FaultProxy:
         self._numbers = random.Random(seed)
         self._schedule = schedule
         self._by_hand: list[Fault] = []
+        self._bytes_per_s: float | None = None  # of all requests together
+        self._free_at = 0.0  # when the next bytes may pass, by the loop's clock
         self._lock = threading.Lock()
         self._tls: ssl.SSLContext | None = None
         if certificate is not None:
@@ -295,6 +299,18 @@ class FaultProxy:
         """Set another schedule; None for none."""
         with self._lock:
             self._schedule = schedule
+
+    def limit(self, bytes_per_s: float | None) -> None:
+        """Limit the rate of all requests together, without their responses; None for no limit."""
+        self._bytes_per_s = bytes_per_s
+
+    async def share(self, size: int) -> None:
+        """Wait until `size` bytes of a request may pass. Called by the proxy's own thread."""
+        if self._bytes_per_s is None:
+            return
+        now = self._loop.time()
+        self._free_at = max(now, self._free_at) + size / self._bytes_per_s
+        await asyncio.sleep(self._free_at - now)
 
     def draw(self, first_line: str) -> Fault | None:
         """Return the fault of a new request. Called by the proxy's own thread."""

@@ -249,7 +249,7 @@ void Consumer::count_drop(DropReason reason, std::uint64_t tensors, std::uint64_
 }
 
 void Consumer::report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
-                      const std::string* error, std::uint64_t busy_ns) noexcept {
+                      const std::string* error, std::uint64_t busy_ns, const UploadTotals& uploads) noexcept {
   if (!memory()->here()) return;
   constexpr auto kRelaxed = std::memory_order_relaxed;  // hints for progress(), which order no other access
   ControlPage& control = memory()->control();
@@ -257,6 +257,9 @@ void Consumer::report(std::uint64_t records, std::uint64_t bytes, std::uint64_t 
   control.bytes.fetch_add(bytes, kRelaxed);
   control.rows.fetch_add(rows, kRelaxed);
   control.busy_ns.fetch_add(busy_ns, kRelaxed);
+  control.durable_bytes.fetch_add(uploads.durable_bytes, kRelaxed);
+  control.accepted_bytes.fetch_add(uploads.accepted_bytes, kRelaxed);
+  control.upload_ns.fetch_add(uploads.upload_ns, kRelaxed);
   control.last_step.store(std::max(control.last_step.load(kRelaxed), last_step), kRelaxed);
   if (error != nullptr) {
     write_error_text(control.error, *error);

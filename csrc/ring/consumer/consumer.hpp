@@ -85,9 +85,9 @@ class Consumer {
 
   /// Adds to the totals that the trainer reads, and updates the heartbeat. `error` counts as one error; an
   /// empty text means that the last error is over.
-  /// busy_ns: time since the last report in which records were written.
+  /// busy_ns: time since the last report in which the sink had work. uploads: since the last report.
   void report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
-              const std::string* error, std::uint64_t busy_ns = 0) noexcept;
+              const std::string* error, std::uint64_t busy_ns = 0, const UploadTotals& uploads = {}) noexcept;
 
   /// Passes a stop request to the trainer. Later requests do not replace the first one. False if the text is
   /// empty or longer than kControlTextBytes.

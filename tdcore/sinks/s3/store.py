@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -61,6 +62,7 @@ class S3Store:
         self._answer = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
         self._counts = Counter[str]()
         self._retries = Counter[str]()
+        self._upload_time = _ConcurrentTime()
 
     async def put(
         self, key: str, parts: Sequence[Buffer], patience: float | None = None, *, crc32c: int | None = None
@@ -221,6 +223,10 @@ class S3Store:
         counts = {name: self._counts[name] for name in ("requests", "bytes_sent", "bytes_received")}
         return {"engine": self.engine_name, **counts, "retries": dict(self._retries)}
 
+    def upload_ns(self) -> int:
+        """Nanoseconds of all uploads so far, added up, with failed and unfinished uploads. Any thread."""
+        return int(self._upload_time.seconds() * 1e9)
+
     async def close(self) -> None:
         """Close the connections."""
         self._closed = True
@@ -273,7 +279,8 @@ class S3Store:
                 crc32c = _crc32c(views)
             seconds = self._answer + size / self._bytes_per_second
             try:
-                await engine.put(full, views, crc32c=crc32c or 0, seconds=seconds, if_absent=if_absent)
+                with self._upload_time:
+                    await engine.put(full, views, crc32c=crc32c or 0, seconds=seconds, if_absent=if_absent)
             except S3Error as failure:
                 if failure.kind == "timeout":
                     self._bytes_per_second = max(_LEAST_BYTES_PER_SECOND, self._bytes_per_second / 2)
@@ -331,6 +338,31 @@ class S3Store:
             return False
         self.region = found
         return True
+
+
+class _ConcurrentTime:
+    """Sum of the times of `with` blocks, which may overlap, on one thread. Any thread may read it."""
+
+    def __init__(self) -> None:
+        self._state = (0, 0.0, time.monotonic())  # open blocks, seconds until the last change, its time
+
+    def seconds(self) -> float:
+        """Seconds so far, with open blocks."""
+        return self._until(time.monotonic())
+
+    def _until(self, now: float) -> float:
+        count, seconds, since = self._state
+        return seconds + count * (now - since)
+
+    def _change(self, difference: int) -> None:
+        now = time.monotonic()
+        self._state = (self._state[0] + difference, self._until(now), now)
+
+    def __enter__(self) -> None:
+        self._change(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._change(-1)
 
 
 class _Opened:
