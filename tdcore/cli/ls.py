@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tdcore.cli.output import console, human_bytes, print_json, shown
+from tdcore.cli.long_table import LongTable, Styled
+from tdcore.cli.output import console, human_bytes, plain, print_json, shown
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_text
-from tdcore.cli.tables import Name, plain_table
+from tdcore.cli.tables import Name
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
 
@@ -206,7 +207,7 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
 
 
 def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
-    table = plain_table(title=f"{len(runs)} runs in {shown(shown_place(path))}")
+    table = LongTable(title=f"{len(runs)} runs in {shown(shown_place(path))}")
     for column in ("run", "status", "attempts", "steps", "rows", "payload", "drops", "findings"):
         table.add_column(column, justify="left" if column in ("run", "status") else "right", overflow="fold")
     for run in runs:
@@ -230,11 +231,12 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     from tdcore.trial.run_notes import note_lines  # imports tdcore.trial and pyarrow
 
     out = console()
+    status, colour = _status(run)
     spans = spans_text(run["mode_steps"])
     steps = f"steps {spans}" if spans else "no steps"
     if len(run["mode_steps"]) > 1:
         steps += f", global {run['first_step']}..{run['last_step']}"
-    out.print(f"[bold]{shown(shown_place(run['run']))}[/]  {_status(run)}")
+    out.print(f"[bold]{shown(shown_place(run['run']))}[/]  [{colour}]{status}[/]")
     out.print(f"{steps} saved; modes {', '.join(run['modes']) or '-'}; {_workers_text(run['workers'])}")
     out.print(
         f"{run['rows']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
@@ -253,7 +255,7 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
             "collections: "
             + ", ".join(f"{shown(c['collection'])} ({c['tensors']})" for c in run["collections"])
         )
-    table = plain_table()
+    table = LongTable()
     for column in ("tensor", "kind", "dtype", "steps", "values", "notes"):
         justify: Literal["left", "right"] = "right" if column in ("steps", "values") else "left"
         width = min(24, out.width // 4) if column == "tensor" else None
@@ -263,7 +265,7 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
         values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
         notes = ", ".join(filter(None, (tensor["sharding"], tensor["notes"])))
         table.add_row(
-            Name(tensor["tensor"]), shown(tensor["kind"]), shown(tensor["dtype"] or "-"), text, values, notes
+            Name(tensor["tensor"]), plain(tensor["kind"]), plain(tensor["dtype"] or "-"), text, values, notes
         )
     out.print(table)
 
@@ -301,6 +303,7 @@ def _time_text(time_ns: int | None) -> str:
         return "?"
 
 
-def _status(run: dict[str, Any]) -> str:
-    colour = {"running": "cyan", "ended": "green", "died": "red", "unreadable": "red"}[run["status"]]
-    return f"[{colour}]{run['status']}[/]"
+def _status(run: dict[str, Any]) -> Styled:
+    """The status of a run in its colour."""
+    colours = {"running": "cyan", "ended": "green", "died": "red", "unreadable": "red"}
+    return Styled(run["status"], colours[run["status"]])

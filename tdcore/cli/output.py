@@ -22,6 +22,7 @@ __all__ = [
     "encode_anything",
     "human_bytes",
     "number",
+    "plain",
     "print_json",
     "shown",
     "sparkline",
@@ -59,11 +60,16 @@ def ascii_only() -> bool:
     return False
 
 
+def plain(text: object, limit: int = _MAX_CHARS) -> str:
+    """Text from a run: on one line, without escape sequences, cut if it is very long."""
+    return quoted(text, limit)
+
+
 def shown(text: object, limit: int = _MAX_CHARS) -> str:
-    """Text from a run as markup: on one line, without escape sequences, cut if it is very long."""
+    """plain(text) as markup of Rich."""
     from rich.markup import escape
 
-    return escape(quoted(text, limit))
+    return escape(plain(text, limit))
 
 
 class _Safe:
@@ -82,13 +88,13 @@ class _Escaped:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.segment import Segment
 
-        plain = ascii_only()
+        only_ascii = ascii_only()
         for segment in console.render(self._inner, options):
             if segment.control:
                 yield segment
             else:
                 text = quoted_lines(segment.text)
-                yield Segment(text.replace("…", "~") if plain else text, segment.style)
+                yield Segment(text.replace("…", "~") if only_ascii else text, segment.style)
 
 
 def print_json(value: object) -> None:

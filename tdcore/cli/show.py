@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
+from tdcore.cli.long_table import Cell, LongTable, Styled
+from tdcore.cli.output import bar, console, number, plain, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.show_time import show_time
-from tdcore.cli.tables import Name, plain_table
+from tdcore.cli.tables import Name
 from tdcore.cli.watch import watch as follow
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.format.layout import TensorKind
@@ -23,7 +24,7 @@ from tdcore.sinks import shown_place
 from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from tdcore.trial import Trial
     from tdcore.trial.overview import Condensed, Overview
@@ -148,7 +149,7 @@ def _show_all(
         print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": tensors})
         return
     layout = _layout(out.width, stat)
-    table = plain_table(title=f"{shown(shown_place(trial.path))}: last saved step of each tensor")
+    table = LongTable(title=f"{shown(shown_place(trial.path))}: last saved step of each tensor")
     table.add_column("tensor", overflow="fold", min_width=min(24, out.width // 4))
     for column in (*layout.before, *layout.statistics, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -193,17 +194,19 @@ def _layout(width: int, stat: str) -> _Layout:
     return _Layout(before=("kind", "step"), statistics=wide, history=_HISTORY, title=f"history of {stat}")
 
 
-def _row(name: str, of_tensor: Condensed, layout: _Layout) -> list[RenderableType]:
+def _row(name: str, of_tensor: Condensed, layout: _Layout) -> list[Cell]:
     last = of_tensor.last
-    before = {"kind": shown(last["kind"]), "step": _last_step(last)}
+    before = {"kind": plain(last["kind"]), "step": _last_step(last)}
     numbers = _numbers(last)
+    cells: list[Cell]
+    bad: Cell
     if numbers["count"] is None:  # absent, skipped or lost without statistics: printed instead of numbers
-        cells = [f"[yellow]{shown(last['status'])}[/]", *[""] * (len(layout.statistics) - 1)]
+        cells = [Styled(plain(last["status"]), "yellow"), *[""] * (len(layout.statistics) - 1)]
         bad = "-"
     else:
         cells = [number(numbers[each], 3) for each in layout.statistics]
         count = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
-        bad = f"[red]{count:,}[/]" if count else "0"
+        bad = Styled(f"{count:,}", "red") if count else "0"
     return [
         Name(name),
         *(before[each] for each in layout.before),
@@ -216,7 +219,7 @@ def _row(name: str, of_tensor: Condensed, layout: _Layout) -> list[RenderableTyp
 def _last_step(last: Mapping[str, Any]) -> str:
     """The step of the mode, with the mode if it is not TRAIN. last: the last row of a tensor."""
     mode, step = last["mode"], last["mode_step"]
-    return str(step) if mode in ("TRAIN", "GLOBAL") else f"{shown(mode)} {step}"
+    return str(step) if mode in ("TRAIN", "GLOBAL") else f"{plain(mode)} {step}"
 
 
 def _show_one(
@@ -267,8 +270,7 @@ def _show_one(
     told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # else equal
     if sharding is not None and who not in told:
         told.insert(0, who)
-    table = plain_table()
-    table.title = f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None
+    table = LongTable(title=f"last {last} of {len(rows)}" if len(rows) > last else None)
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
     if out.width < _WIDE:
         columns = ["mean", "abs_mean", "min", "max", "nan_count", "inf_count"]
@@ -284,7 +286,7 @@ def _show_one(
     table.add_column("status", justify="right", overflow="fold")
     for row in rows[-last:]:
         numbers = _numbers(row)
-        status = row["status"] + (f" ({shown(row['reason'])})" if row["reason"] else "")
+        status = row["status"] + (f" ({plain(row['reason'])})" if row["reason"] else "")
         place = (str(row[key]) for key in places)
         table.add_row(*place, *(number(numbers[c]) for c in columns), status)
     out.print(table)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tdcore.cli.long_table import LongTable, Styled
 from tdcore.cli.output import console, print_json, shown
-from tdcore.cli.tables import Name, plain_table
+from tdcore.cli.tables import Name
 from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _print(report: SweepReport) -> None:
     parts = {rule for verdict in verdicts for rule in verdict.combined}
     shown_ones = (each for each in verdicts if each.asked or each.rule not in parts)
     names = list(dict.fromkeys(each.rule for each in shown_ones))
-    table = plain_table()
+    table = LongTable()
     for column in ("run", *names):
         table.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
     for entry in report.entries:
@@ -135,16 +136,16 @@ def _print(report: SweepReport) -> None:
     out.print(report.summary)
 
 
-def _cell(verdict: Verdict | None) -> str:
+def _cell(verdict: Verdict | None) -> Styled:
     """Number of findings, or the status of the rule."""
     if verdict is None:
-        return "[red]-[/]"
+        return Styled("-", "red")
     cells = {
-        "no issue": "[green]0[/]",
-        "issue": f"[red]{verdict.finding_count:,}[/]",
-        "error": "[red]error[/]",
-        "not evaluable": "[yellow]n/e[/]",
-        "does not apply": "[dim]n/a[/]",
-        "in progress": "[cyan]0 so far[/]",
+        "no issue": Styled("0", "green"),
+        "issue": Styled(f"{verdict.finding_count:,}", "red"),
+        "error": Styled("error", "red"),
+        "not evaluable": Styled("n/e", "yellow"),
+        "does not apply": Styled("n/a", "dim"),
+        "in progress": Styled("0 so far", "cyan"),
     }
     return cells[verdict.status.value]

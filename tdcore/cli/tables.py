@@ -33,17 +33,26 @@ class Name:
     def __init__(self, name: object) -> None:
         self._text = quoted(name, _LONGEST)
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+    def width_range(self) -> tuple[int, int]:
+        """The least width in characters of the terminal, and the width of the whole name."""
         from rich.cells import cell_len
-        from rich.measure import Measurement
 
         length = cell_len(self._text)
-        return Measurement(min(length, _LEAST_WIDTH), length)
+        return min(length, _LEAST_WIDTH), length
+
+    def lines(self, width: int) -> Iterator[str]:
+        """The lines of the name; see broken()."""
+        return broken(self._text, width)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement(*self.width_range())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        for line in broken(self._text, options.max_width):
+        for line in self.lines(options.max_width):
             yield Text(line, overflow="fold")
 
 

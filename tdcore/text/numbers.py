@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -50,8 +51,11 @@ def line_of_blocks(values: Sequence[float | None], width: int = 24, blocks: str 
     if not values:
         return ""
     width = min(width, len(values))
-    shares = [values[at * len(values) // width : (at + 1) * len(values) // width] for at in range(width)]
-    means = [_mean(share) for share in shares]
+    if width == len(values):
+        means = [value if value is not None and math.isfinite(value) else None for value in values]
+    else:
+        edges = [at * len(values) // width for at in range(width + 1)]
+        means = [_mean(values[first:end]) for first, end in itertools.pairwise(edges)]
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return "x" * width

@@ -138,9 +138,11 @@ def _by_path(names: list[str], positions: Mapping[str, _Position]) -> list[str]:
             node = path[:length]
             lowest[node] = min(position, lowest.get(node, position))
 
+    keys = {node: _node_key(node[-1], position) for node, position in lowest.items()}
+
     def key(name: str) -> tuple[list[tuple[object, ...]], str]:
         path = paths[name]
-        return [_node_key(part, lowest[path[: at + 1]]) for at, part in enumerate(path)], name
+        return [keys[path[: at + 1]] for at in range(len(path))], name
 
     return sorted(names, key=key)
 

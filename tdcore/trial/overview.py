@@ -30,10 +30,18 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+_LAST = (
+    "name", "kind", "status", "reason", "mode", "mode_step", "step", "count", "nan_count", "pos_inf_count",
+    "neg_inf_count", "zero_count", "mean", "std", "min", "max", "l1", "l2", "abs_max",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condensed:
-    """One tensor: its last row, by column, and the means of shares of a history, see Overview.means."""
+    """One tensor: its last row, and the means of shares of a history, see Overview.means.
+
+    last: The columns of its last row that describe it, and its statistics without the histogram.
+    """
 
     last: Mapping[str, Any]
     means: list[float | None]
@@ -155,7 +163,7 @@ def condensed(
     plain = plain_stretches(reader, selection.stretches)
     if not (plain[chosen].all() and (steps[1:] > steps[:-1]).all()):
         return {
-            name: Condensed(last=each.last, means=each.means(width))
+            name: Condensed(last={column: each.last[column] for column in _LAST}, means=each.means(width))
             for name, each in overviews(reader, names, step, mode, statistic).items()
         }
     shares = _Shares(_sizes(reader, selection), width)
@@ -166,8 +174,8 @@ def condensed(
     last = _last_rows(reader, selection, codes, reader.index.stretches.column("step")[shares.last[codes]])
     texts = reader.index.texts("name")
     return {
-        texts[code]: Condensed(last=row, means=shares.means(code))
-        for code, row in zip(codes.tolist(), last, strict=True)
+        texts[code]: Condensed(last=row, means=means)
+        for code, row, means in zip(codes.tolist(), last, shares.means(codes), strict=True)
     }
 
 
@@ -218,14 +226,17 @@ class _Shares:
         if not np.array_equal(self._seen, self.sizes):
             raise RunCorrupt("an index file has other rows than its catalogue counts: the file is damaged")
 
-    def means(self, code: int) -> list[float | None]:
-        """The means of one tensor; None for a share without a value. A short history is returned as it is."""
-        begin = code * self._width
-        part = slice(begin, begin + min(self._width, int(self.sizes[code])))
-        counts = self._counts[part]
+    def means(self, codes: Ints) -> list[list[float | None]]:
+        """The means of each tensor; None for a share without a value. codes: the tensors.
+
+        A short history is returned as it is.
+        """
+        counts = self._counts.reshape(-1, self._width)[codes]
         with np.errstate(all="ignore"):
-            means = self._sums[part] / counts
-        return [mean if count else None for mean, count in zip(means.tolist(), counts.tolist(), strict=True)]
+            means = (self._sums.reshape(-1, self._width)[codes] / counts).astype(object)
+        means[counts == 0] = None
+        sizes = self.sizes[codes].tolist()
+        return [row[:size] for row, size in zip(means.tolist(), sizes, strict=True)]
 
 
 def _selection(reader: Reader, names: Iterable[str], step: int | None, mode: ModeKeys | None) -> Selection:
@@ -265,6 +276,6 @@ def _last_rows(reader: Reader, selection: Selection, names: Ints, steps: Ints) -
     for each in np.unique(steps).tolist():
         of_step = selection.stretches & (index.stretches.column("step") == each)
         rows = index.find({"name": index.among("name", names[steps == each].tolist())}, of_step)
-        for row in reader.merged(reader.meant(rows, selection)).to_pylist():
+        for row in reader.merged(reader.meant(rows, selection), _LAST).to_pylist():
             found[index.dictionaries["name"].code(row["name"])] = row
     return [found[code] for code in names.tolist()]
