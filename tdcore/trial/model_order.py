@@ -63,7 +63,7 @@ def in_model_order(names: Iterable[str], first_rows: Mapping[str, FirstRow]) -> 
         first_rows: First rows of all tensors of the run, by name. Parameters that are not in `names` are
             looked up here.
     """
-    wanted = list(dict.fromkeys(names))
+    wanted = sorted(set(names))  # tensors of several workers may have equal positions
     groups: dict[int, list[str]] = {}
     for name in wanted:
         row = first_rows.get(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -97,6 +97,7 @@ def test_names_without_rows_are_sorted_to_the_end(run: RunWriter) -> None:
     assert create_trial(str(run.root)).in_model_order(["x10", "x9", "z"]) == ["z", "x9", "x10"]
 
 
+@example({"9/": ("gradient", 0, 0), "9/_": ("gradient", 0, 0)})
 @given(
     st.dictionaries(
         st.text("ab./019_"), st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 50))
