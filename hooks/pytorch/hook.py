@@ -46,6 +46,7 @@ from tdcore.hooks.pytorch.compile.torchscript import hide_hooks_from_torchscript
 from tdcore.hooks.pytorch.distributed.rank import rank_and_world_size, rank_mismatch_message
 from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook
 from tdcore.hooks.pytorch.model.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.pytorch.oldest_torch import old_torch_message
 from tdcore.hooks.pytorch.operator_recorder import OperatorRecorder
 from tdcore.hooks.pytorch.parameters.payload_size import expected_bytes
 from tdcore.hooks.pytorch.registration import (
@@ -156,6 +157,10 @@ class Hook(FromConfiguration, TrainingDriver):
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._start_driver()
         self._by_forward = clock == "forward"
+        old = old_torch_message()
+        if old is not None:
+            self._notes["old_framework"] = [old]
+            self._warn(old)
 
     # Registration -----------------------------------------------------------------------------------------
 

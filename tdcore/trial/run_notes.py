@@ -25,6 +25,7 @@ _SENTENCES = {
     "not_captured",
     "not_recorded",
     "capture_requests",
+    "old_framework",
     "ring_sizes",
     "slow_sink",
 }  # one line for each entry

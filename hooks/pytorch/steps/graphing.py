@@ -45,7 +45,9 @@ def graphing(hook: TrainingDriver, modules: Iterable[nn.Module]) -> Iterator[Non
             stack.enter_context(root.entries.taken_off())
             stack.enter_context(root.module_hooks.recording())
         for module in recorded:
-            hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module.parameters()), hook._warn)
+            hook._guarded(
+                "devices", prepare_devices, hook._ring, cuda_devices(module.parameters()), hook._warn
+            )
             stack.callback(_put_back, hook, module, _take_off(module))
             stack.callback(RecordedForward(hook, roots, module).end)
         calls, now.calls = now.calls, defaultdict(int)  # the calls of a step, as in the replays
