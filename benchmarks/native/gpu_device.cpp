@@ -66,7 +66,7 @@ std::unique_ptr<Device> open_device(const std::string& name) {
 }
 
 void check(Device& device, bool ok, const char* what) {
-  if (!ok) throw std::runtime_error(std::string(what) + " failed: " + device.first_error());
+  if (!ok) throw std::runtime_error(std::string(what) + " failed: " + device.errors());
 }
 
 void* device_memory(Device& device, std::uint64_t bytes) {
