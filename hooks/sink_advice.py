@@ -40,7 +40,7 @@ class Traffic:
 
     def amount(self, size: float) -> str:
         """A size in the unit of these numbers, such as "1.5 MB" or "1,000 tensors"."""
-        return f"{round(size):,} tensors" if self.in_rows else human_bytes(round(size))
+        return _tensors(round(size)) if self.in_rows else human_bytes(round(size))
 
     @property
     def has_values(self) -> bool:
@@ -98,7 +98,7 @@ class Shortage:
     def _requested(self, traffic: Traffic, size: float) -> str:
         if traffic.has_values:
             return f"values of {human_bytes(round(size))} are"
-        rows = f"statistics of {round(traffic.rows / self.saved):,} tensors"
+        rows = f"statistics of {_tensors(round(traffic.rows / self.saved))}"
         return f"{rows} are" if traffic.in_rows else f"{rows} ({human_bytes(round(size))}) are"
 
     def _proposal(self, traffic: Traffic, size: float, demand: float, slots: int) -> str:
@@ -120,6 +120,10 @@ class Shortage:
             f"RingConfig(ring_bytes={mib} * 2**20) would hold a saved step (device_ring_bytes for tensors on "
             "a GPU), if the machine has the memory"
         )
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count:,} tensors"
 
 
 def _steps(count: int) -> str:

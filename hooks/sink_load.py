@@ -166,8 +166,12 @@ class SinkLoad:
         seconds, saved = last.time - first.time, last.saved - first.saved
         if seconds < _MIN_SECONDS or saved < _MIN_STEPS:
             return ""
-        parts = [after.load.since(before.load) for before, after in pairwise(self._samples)]
         total, is_bucket = last.load.since(first.load), last.load.durable > 0
+        if not (
+            total.waited or total.refused_rows or total.refused or last.load.durable > last.load.accepted
+        ):
+            return ""  # the usual case, at little cost
+        parts = [after.load.since(before.load) for before, after in pairwise(self._samples)]
         uploaded = self._uploaded() if is_bucket else []
         usual = _without_slowest(uploaded)
         traffic = _traffic(total, uploaded, is_bucket)

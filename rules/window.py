@@ -129,7 +129,8 @@ class Window:
     def expected_non_finite(self) -> Mask:
         """Mask of rows that are not finite by design: attention masks, and NaN at leaves of trees."""
         infinite = self.columns.floats("pos_inf_count") + self.columns.floats("neg_inf_count")
-        leaves: Mask = self.named((_NAN_AT_LEAVES,)) & self.kind("custom") & (infinite == 0)
+        named = self.columns.where("name", _matches_of((_NAN_AT_LEAVES,)).__getitem__)
+        leaves: Mask = named & self.kind("custom") & (infinite == 0)
         return self.additive_masks | leaves
 
     def kind(self, *kinds: str) -> Mask:

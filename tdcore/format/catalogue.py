@@ -340,13 +340,13 @@ class CatalogueCheck:
         """
         at = np.arange(stretches.start, stretches.stop)
         at = at[order.stretch[at] >= 0]
-        begin = self._ends[at] - self._stretches["rows"][at]
-        rows, entries = spans(begin, self._stretches["rows"][at]) - first, order.entries_of(at)
-        here = (rows >= 0) & (rows < len(keys))
-        differ = keys[rows[here]] != self._entries[entries[here]]
+        starts = self._ends[at] - self._stretches["rows"][at]
+        begin = np.maximum(starts, first)
+        sizes = np.minimum(self._ends[at], first + len(keys)) - begin
+        rows, entries = spans(begin, sizes), order.entries_of(at, begin - starts, sizes)
+        differ = keys[rows - first] != self._entries[entries]
         if differ.any():
-            row = first + int(rows[here][differ.argmax()])
-            raise ValueError(f"its catalogue has another tensor for row {row}")
+            raise ValueError(f"its catalogue has another tensor for row {int(rows[differ.argmax()])}")
 
     def _stretches_of(self, first: int, end: int) -> tuple[slice, Ints]:
         """The stretches of the rows first..end-1, and the number of these rows in each."""

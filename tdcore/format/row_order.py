@@ -49,11 +49,15 @@ class RowOrder:
         """Whether the order of each of these stretches is known."""
         return bool((self.stretch[stretches] >= 0).all())
 
-    def entries_of(self, stretches: Ints) -> Ints:
-        """The entry of each row of these stretches, whose orders are known, one stretch after the other."""
-        orders = self.stretch[stretches]
-        sizes = self.sizes[orders]
-        found: Ints = self.entries[spans(self._starts()[orders], sizes)]
+    def entries_of(self, stretches: Ints, begin: Ints, rows: Ints) -> Ints:
+        """The entries of some rows of stretches, whose orders are known, one stretch after the other.
+
+        Args:
+            stretches: The stretches.
+            begin: For each of them, the first row that is wanted, counted within the stretch.
+            rows: The number of wanted rows of each stretch.
+        """
+        found: Ints = self.entries[spans(self._starts()[self.stretch[stretches]] + begin, rows)]
         return found
 
     def rows_with(self, entries: Mask, stretches: Mask, first: Ints) -> Ints:

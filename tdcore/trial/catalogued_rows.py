@@ -35,41 +35,46 @@ class CataloguedFile:
 
     def rows(self, first: int, end: int) -> CataloguedRows | None:
         """The rows first..end-1 of the file; None if the order of some of them is unknown."""
-        low, high = np.searchsorted(self._ends, (first, end - 1), side="right").tolist()
         order = self._order
-        if order is None or not order.is_known(slice(low, high + 1)):
+        if order is None or not order.is_known(self._stretches(first, end)):
             return None
-        before = first - int(self._ends[low] - self._sizes[low])
-        return CataloguedRows(
-            order, np.arange(low, high + 1), slice(before, before + end - first), self._codes
-        )
+        return CataloguedRows(self, order, first, end)
+
+    def codes(
+        self, names: Sequence[str], order: RowOrder, first: int, end: int
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Columns of CATALOGUED of the rows first..end-1."""
+        part = self._stretches(first, end)
+        ends = self._ends[part]
+        starts = ends - self._sizes[part]
+        begin = np.maximum(starts, first)
+        stretches = np.arange(part.start, part.stop)
+        entry = order.entries_of(stretches, begin - starts, np.minimum(ends, end) - begin)
+        return {name: self._codes[name][entry] for name in names}
+
+    def _stretches(self, first: int, end: int) -> slice:
+        """The stretches with the rows first..end-1."""
+        low, high = np.searchsorted(self._ends, (first, end - 1), side="right").tolist()
+        return slice(low, high + 1)
 
 
 class CataloguedRows:
     """Name, kind and status of adjacent rows of a file, from its catalogue.
 
     Args:
+        file: The catalogue of the file.
         order: The order of the rows in the stretches of the file.
-        stretches: The stretches with the rows.
-        part: The rows among those of the stretches.
-        codes: The columns of CATALOGUED of each entry.
+        first, end: The rows, end exclusive.
     """
 
-    __slots__ = ("_codes", "_order", "_part", "_stretches")
+    __slots__ = ("_end", "_file", "_first", "_order")
 
-    def __init__(
-        self,
-        order: RowOrder,
-        stretches: npt.NDArray[np.int64],
-        part: slice,
-        codes: Mapping[str, npt.NDArray[Any]],
-    ) -> None:
+    def __init__(self, file: CataloguedFile, order: RowOrder, first: int, end: int) -> None:
+        self._file = file
         self._order = order
-        self._stretches = stretches
-        self._part = part
-        self._codes = codes
+        self._first = first
+        self._end = end
 
     def codes(self, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Columns of CATALOGUED."""
-        entry = self._order.entries_of(self._stretches)[self._part]
-        return {name: self._codes[name][entry] for name in names}
+        return self._file.codes(names, self._order, self._first, self._end)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tdcore as td
 from tdcore.hooks import sink_load
 from tdcore.hooks.pytorch import Hook
+from tdcore.hooks.sink_advice import Shortage, Traffic
 from tdcore.hooks.sink_load import Load, SinkLoad
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.local import LocalSink
@@ -224,6 +225,14 @@ def test_a_training_that_saves_only_statistics_and_waits_for_slots_is_reported_i
     assert "statistics of 10,000 tensors are requested every step (0.07 s), 142,857 tensors/s" in message
     assert "it takes 111,111 tensors/s; the training waited 3.1 s of 10 s" in message
     assert message.endswith("save_interval=2 would fit. Or save fewer tensors (include_regex)")
+
+
+def test_one_tensor_is_in_the_singular() -> None:
+    traffic = Traffic(requested=4, payload=0, rows=4, rate=1.0, in_rows=True)
+    shortage = Shortage(seconds=40, saved=4, interval=5, waited=0, dropped=2, spooled=0)
+    message = shortage.message(traffic, place="runs/demo", worker="", slots=1024)
+    assert "statistics of 1 tensor are requested every 5 steps" in message
+    assert "it takes 1 tensor/s; 2 tensors of 4 tensors were dropped" in message
 
 
 def test_a_worker_of_several_is_named_with_its_own_numbers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from tdcore.errors import ConfigError
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules import ExplodingTensor, FirstNonFinite, Status
+from tdcore.rules.engine import Engine
 from tdcore.rules.trace import Trace
 from tests.rules.judging import judge, same_in_any_cuts
 from tests.rules.trainings import blobs, judge_run, network, train
@@ -122,6 +125,16 @@ def test_nan_at_the_leaves_of_trees_is_not_a_fault(rule: Any, name: str) -> None
     assert names(rule(), Trace().add(0, name, "custom", [0.5, NAN, INF])) == [name]
     assert names(rule(), Trace().add(0, "trees/Gain", "custom", [0.5, NAN])) == ["trees/Gain"]
     assert names(ExplodingTensor(compat=True), Trace().add(0, name, "custom", [0.5, NAN])) == [name]
+
+
+@pytest.mark.parametrize("rule", [ExplodingTensor, FirstNonFinite])
+def test_a_run_whose_patterns_have_used_up_their_time_is_judged(
+    rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdcore.rules.engine.RunPatterns", partial(RunPatterns, seconds=0))
+    trace = Trace().add(0, "a", "weight", NAN).add(0, "trees/Split", "custom", [0.5, NAN])
+    engine = Engine(trace.source(), [rule()], rules_of_run=True)
+    assert [finding.tensor for finding in engine.step()] == ["a"]
 
 
 @pytest.mark.proves("TDC102", "fires")

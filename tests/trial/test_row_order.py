@@ -175,11 +175,16 @@ def test_the_located_rows_are_those_of_a_search_row_by_row(steps: list[list[int]
     builder = RowOrderBuilder()
     builder.add(entry, first)
     order = builder.finish(np.arange(len(steps)))
-    assert order.entries_of(np.arange(len(steps))).tolist() == entry.tolist()
+    begin = np.array([chosen.draw(st.integers(0, len(step))) for step in steps])
+    rows = np.array(
+        [chosen.draw(st.integers(0, len(step) - at)) for step, at in zip(steps, begin, strict=True)]
+    )
+    expected = [e for step, at, size in zip(steps, begin, rows, strict=True) for e in step[at : at + size]]
+    assert order.entries_of(np.arange(len(steps)), begin, rows).tolist() == expected
     entries = np.array(chosen.draw(st.lists(st.booleans(), min_size=5, max_size=5)))
     stretches = np.array(chosen.draw(st.lists(st.booleans(), min_size=len(steps), max_size=len(steps))))
-    expected = np.flatnonzero(entries[entry] & np.repeat(stretches, list(map(len, steps))))
-    assert order.rows_with(entries, stretches, first).tolist() == expected.tolist()
+    wanted = np.flatnonzero(entries[entry] & np.repeat(stretches, list(map(len, steps))))
+    assert order.rows_with(entries, stretches, first).tolist() == wanted.tolist()
 
 
 def test_a_step_whose_rows_were_added_in_two_tables_has_one_order() -> None:
@@ -196,5 +201,6 @@ def test_the_catalogue_of_a_merge_has_the_order(tmp_path: Path) -> None:
     assert found is not None
     assert found.order is not None
     names = [found.words["name"][code] for code in found.entries["name"]]
-    rows = found.order.entries_of(np.arange(len(_STEPS)))
+    every = np.arange(len(_STEPS))
+    rows = found.order.entries_of(every, np.zeros(len(_STEPS), dtype=np.int64), found.stretches["rows"])
     assert "".join(names[entry] for entry in rows.tolist()) == "".join(_STEPS)
