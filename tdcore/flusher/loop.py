@@ -297,6 +297,8 @@ class Flusher:
         return True
 
     def _poll_recorders(self, now: float) -> None:
+        if self._end_written:
+            return  # they are closed, while the spool is uploaded
         try:
             for recorder in self._recorders:
                 recorder.poll(now)
