@@ -140,6 +140,7 @@ void graph_collection() {
     REQUIRE(more("cuLaunchKernel") == 2 + launches && more("cuEventRecord") == launches);
     REQUIRE(more("cuMemcpyHtoDAsync") == 0 && more("cuMemsetD8Async") == 0);
     REQUIRE(bench.captures->report().error.empty());
+    bench.fake.graph_ended(bench.fake.graph_data);
   }
 }
 

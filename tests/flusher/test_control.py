@@ -182,6 +182,7 @@ def test_a_request_in_a_bucket_reaches_the_trainer(trainer: Trainer) -> None:
             raise NotImplementedError
 
         left_behind = relieve = report = start = start_over = put_straight = start_delete = _unused
+        upload_totals = _unused
 
     sink = Pipelined()
     look = requests(trainer, sink)

@@ -26,7 +26,9 @@ def ask_to_stop(hook: Hook, request: dict[str, Any] = REQUEST) -> None:
     """Request a stop as the stop action does, then wait until the flusher has read the request."""
     path = Path(hook.out_dir) / stop_key(0)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(request))
+    draft = path.with_suffix(".new")  # the flusher must not read a part of the request
+    draft.write_text(json.dumps(request))
+    draft.rename(path)
     assert hook._session is not None
     wait_until(hook._session.stop_request, "the request arrived")
 
