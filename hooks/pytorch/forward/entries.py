@@ -176,15 +176,16 @@ class Entries:
 
     @contextmanager
     def taken_off(self) -> Iterator[None]:
-        """Remove the pre-hooks, and attach them again at the end."""
+        """Remove the pre-hooks, and attach them again at the end, unless the hook was closed meanwhile."""
         on, watching = self.on, self._watching
         self.take_off()
         try:
             yield
         finally:
-            if on:
+            hook = self._hook()
+            if on and hook is not None and not hook._off:
                 self.put_on()
-            self._watching = watching
+                self._watching = watching
 
     def take_off(self) -> None:
         """Remove the pre-hooks."""
