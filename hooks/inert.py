@@ -102,7 +102,7 @@ class Hook(HookState):
     def register_scaler(self, scaler: object) -> None:
         """Do nothing: the scaler is not changed."""
 
-    def graphing(self, *modules: Any) -> AbstractContextManager[None]:
+    def graphing(self, *callables: Any) -> AbstractContextManager[None]:
         """Return a context manager that does nothing."""
         return nullcontext()
 

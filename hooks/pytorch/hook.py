@@ -274,7 +274,7 @@ class Hook(FromConfiguration, TrainingDriver):
         self._scalers.add(scaler)
         self._busy = True
 
-    def graphing(self, *modules: nn.Module) -> AbstractContextManager[None]:
+    def graphing(self, *callables: Callable[..., Any]) -> AbstractContextManager[None]:
         """Context in which torch.cuda.make_graphed_callables() accepts modules of registered models.
 
             with hook.graphing():
@@ -285,9 +285,9 @@ class Hook(FromConfiguration, TrainingDriver):
         outside of the graphs, with values. Calls in this context begin no step (docs/gpu.md).
 
         Args:
-            modules: The modules that make_graphed_callables() gets. None: all registered modules.
+            callables: Modules and functions for make_graphed_callables(). None: all registered modules.
         """
-        return nullcontext() if self._off else graphing(self, modules)
+        return nullcontext() if self._off else graphing(self, callables)
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Record a functional loss as "<tensor_name>_output_0", if its collection is saved in this step.

@@ -191,6 +191,24 @@ def test_a_closed_hook_does_not_return_to_the_model(make_hook: MakeHook) -> None
         model(torch.ones(3))
 
 
+def test_contexts_may_be_nested_and_get_functions(
+    make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = new_hook(make_hook)
+    card = Card(hook, monkeypatch)
+    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
+    hook.register_module(model)
+    with hook.graphing(), hook.graphing(model):
+        pass
+    assert "forward" not in vars(model)
+    with hook.graphing():
+        with hook.graphing(torch.relu), hook.graphing(model):  # make_graphed_callables() accepts functions
+            pass
+        torch.cuda.make_graphed_callables(model, (torch.zeros(5, requires_grad=True),))
+    expected = train(model, 3)
+    check(read_run(hook), NAMES, expected, [0, 2])
+
+
 def test_calls_in_the_context_begin_no_step_and_have_no_rows(make_hook: MakeHook, read_run: ReadRun) -> None:
     hook = new_hook(make_hook, interval=1)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())

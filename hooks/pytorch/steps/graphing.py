@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,12 @@ __all__ = ["graphing"]
 
 
 @contextmanager
-def graphing(hook: TrainingDriver, modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Let make_graphed_callables() record modules. modules: Those that it gets; none: all registered ones."""
+def graphing(hook: TrainingDriver, given: Sequence[Callable[..., Any]]) -> Iterator[None]:
+    """Let make_graphed_callables() record modules. given: Its callables; empty: all registered modules."""
     roots = [root for root in hook._roots if root.reference() is not None]
-    recorded = list(modules) or [module for root in roots for module in _with_wrapped(root)]
+    recorded = [one for one in given if isinstance(one, nn.Module)]  # functions have no hooks
+    if not given:
+        recorded = [module for root in roots for module in _with_wrapped(root)]
     hook._has_graphs = hook._has_graphs or graphs.uses_cuda()
     now = hook._clock.now
     with ExitStack() as stack:
@@ -88,7 +90,8 @@ class RecordedForward:
         self._hook: TrainingDriver | None = hook
         self._roots = roots
         self._module: nn.Module | None = module
-        functools.update_wrapper(self, self._forward)
+        # In nested contexts the forward is a RecordedForward, whose attributes must not replace these.
+        functools.update_wrapper(self, self._forward, updated=())
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
