@@ -117,6 +117,38 @@ def test_a_registered_model_is_graphed_and_its_replays_have_the_rows_of_the_mode
     assert card.device.violations == 0
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_model_is_graphed_if_the_script_also_compiles_code(
+    make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compile(torch.square, backend="eager")
+    hook = new_hook(make_hook)
+    card = Card(hook, monkeypatch)
+    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
+    hook.register_module(model)
+    with hook.graphing():
+        torch.cuda.make_graphed_callables(model, (torch.zeros(5, requires_grad=True),))
+    expected = train(model, 5)
+    check(read_run(hook), NAMES, expected, [0, 2, 4])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_model_is_recorded_after_another_model_was_graphed(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    compiled: Any = torch.compile(model, backend="eager")
+    hook = new_hook(make_hook, interval=1)
+    hook.register_module(compiled)
+    with hook.graphing():
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    compiled(torch.ones(3)).sum().backward()
+    with hook.graphing(nn.Linear(1, 1)):
+        pass
+    compiled(torch.ones(3)).sum().backward()
+    assert [row["step"] for row in read_run(hook).of("1_output_0")] == [0, 1]
+
+
 def test_a_module_inside_a_registered_model_is_graphed_alone(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

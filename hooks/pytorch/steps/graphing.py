@@ -22,7 +22,7 @@ from torch import nn
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch.model.model_view import cuda_devices
 from tdcore.hooks.pytorch.model.wrappers import wrapped_modules
-from tdcore.hooks.pytorch.steps import graphs
+from tdcore.hooks.pytorch.steps import compiled_steps, graphs
 from tdcore.hooks.pytorch.steps.step_hooks import ForwardPreHook
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ def graphing(hook: TrainingDriver, given: Sequence[Callable[..., Any]]) -> Itera
     with ExitStack() as stack:
         for root in roots:
             hook._guarded("activations", root.rest)
+            if root.compiled.root_is_compiled:  # hooks are attached for its next forward
+                hook._guarded("activations", root.module_hooks.detach)
+                stack.callback(_arm, hook, root)
             stack.enter_context(root.entries.taken_off())
             stack.enter_context(root.module_hooks.recording())
         for module in recorded:
@@ -57,6 +60,11 @@ def graphing(hook: TrainingDriver, given: Sequence[Callable[..., Any]]) -> Itera
             yield
         finally:
             now.calls = calls
+
+
+def _arm(hook: TrainingDriver, root: Root) -> None:
+    if not hook._off:
+        compiled_steps.arm(hook, root)
 
 
 def _with_wrapped(root: Root) -> list[nn.Module]:
