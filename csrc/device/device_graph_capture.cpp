@@ -254,6 +254,8 @@ void GraphCollector::add(const GraphBatch& batch) {
   lists_.requests.reserve(first + batch.requests.size());  // all or nothing is added
   lists_.origins.reserve(first + batch.requests.size());
   lists_.members.reserve(lists_.members.size() + 1);
+  // Without memory the plan would skip requests, and the tail has only room for one batch per entry.
+  lists_.items.reserve(most_);
   {
     const std::scoped_lock lock(engine_.mutex());
     for (std::uint32_t i = 0; i < batch.requests.size(); ++i) {
