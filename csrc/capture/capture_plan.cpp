@@ -166,16 +166,10 @@ void CapturePlan::lose(const PlannedTensor& item, DropReason reason) noexcept {
   lost_reason_ = reason;
 }
 
-BatchSize CapturePlan::size_of(std::uint64_t entries, std::uint64_t payload) const noexcept {
-  BatchSize size = batch_size(entries, payload, limits_.guard_bytes);
-  size.bytes += entries * limits_.tail_bytes;
-  return size;
-}
-
-/// Whether a batch of this size fits into a record.
+/// Whether a batch of this size fits into a record. The entries of a plan with a tail fit, see BatchLimits.
 bool CapturePlan::fits(std::uint64_t entries, std::uint64_t payload) const noexcept {
-  return entries * (sizeof(Entry) + limits_.tail_bytes) + payload <= sure_bytes_ ||
-         size_of(entries, payload).bytes <= limits_.record_bytes;
+  return entries * sizeof(Entry) + payload <= sure_bytes_ ||
+         batch_size(entries, payload, limits_.guard_bytes).bytes <= limits_.record_bytes;
 }
 
 /// Whether the item would exceed the batch's limits of entries or tiles.
@@ -204,24 +198,32 @@ void CapturePlan::add_up() noexcept {
   }
 }
 
-/// Reserves room for a batch. Waits for room if the policy is to block.
-Reservation CapturePlan::reserve(const BatchSize& size) {
-  for (;;) {
-    const Reservation room = records_.try_reserve(RecordKind::kBatch, size.bytes, size.align);
-    if (room || size.bytes > limits_.record_bytes || records_.policy() != FullPolicy::kBlock) return room;
+/// Reserves room for a batch that got none at once. Waits for room if the policy is to block.
+Reservation CapturePlan::reserve_later(const BatchSize& size) {
+  while (size.bytes <= limits_.record_bytes && records_.policy() == FullPolicy::kBlock) {
     before_wait();
-    if (!waiter_.wait(records_, size.bytes, waiter_.context)) return {};
+    if (!waiter_.wait(records_, size.bytes, waiter_.context)) break;
+    const Reservation room = records_.try_reserve(RecordKind::kBatch, size.bytes, size.align);
+    if (room) return room;
   }
+  return {};
+}
+
+/// Reserves room for a batch, at most after waiting.
+Reservation CapturePlan::reserve(const BatchSize& size) {
+  const Reservation room = records_.try_reserve(RecordKind::kBatch, size.bytes, size.align);
+  return room ? room : reserve_later(size);
 }
 
 /// Writes the planned batch, or counts its tensors as dropped.
 void CapturePlan::flush() {
   if (limited_ && !items_.empty()) prepare();
   if (!items_.empty()) {
-    BatchSize size = size_of(items_.size(), payload_);
+    BatchSize size = batch_size(items_.size(), payload_, limits_.guard_bytes);
+    if (limited_) size.bytes += items_.size() * limits_.tail_bytes;
     Reservation room = reserve(size);
     if (!room && records_.policy() == FullPolicy::kDegrade && payload_ > 0) {
-      size = size_of(items_.size(), 0);
+      size = batch_size(items_.size(), 0, limits_.guard_bytes);
       room = reserve(size);
       if (room) degrade();
     }

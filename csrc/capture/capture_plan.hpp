@@ -61,11 +61,13 @@ struct BatchLimits {
   std::uint64_t record_bytes;
   std::uint64_t guard_bytes = 0;
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t tail_bytes = 0;  // per entry, behind the entries of a record without payload: for the device
   // Tiles (base/tiles.hpp) that are read. A tensor with more tiles is split into parts, also if only its
   // statistics are requested. prepare() is called for batches with this limit.
   std::uint64_t tiles =
-      std::numeric_limits<std::uint64_t>::max();  // without this limit, entries have no limit either
+      std::numeric_limits<std::uint64_t>::max();  // without this limit, there are no other limits or tails
+  // For each entry, behind the entries of records without payload: what the device reads. The caller adds
+  // only as many requests as fit into a record with their tails.
+  std::uint64_t tail_bytes = 0;
 };
 
 class CapturePlan {
@@ -121,7 +123,6 @@ class CapturePlan {
   void flush();
   void add_tensor(const TensorRequest& request, std::uint64_t index);
   void add_parts(PlannedTensor item, std::uint64_t item_bytes, std::uint64_t per_part);
-  BatchSize size_of(std::uint64_t entries, std::uint64_t payload) const noexcept;
   bool fits(std::uint64_t entries, std::uint64_t payload) const noexcept;
   bool is_over_limits(const PlannedTensor& item) const noexcept;
   void add(const PlannedTensor& item);
@@ -131,6 +132,7 @@ class CapturePlan {
   void give_up(std::uint64_t index, DropReason reason, std::uint64_t bytes) noexcept;
   void add_up() noexcept;
   Reservation reserve(const BatchSize& size);
+  Reservation reserve_later(const BatchSize& size);
   void write_entry(const PlannedTensor& item, std::uint32_t seq, bool stats_follow,
                    Entry& entry) const noexcept;
 

@@ -94,9 +94,9 @@ class CollectionPlan final : public CapturePlan {
       : CapturePlan(engine.lane(), main, step_context, waiter,
                     {.record_bytes = engine.limits().record_bytes,
                      .guard_bytes = kGuardBytes,
-                     .tail_bytes = DeviceGraphs::kTailBytes,
                      // The graph reads the tensors, so this plan splits none, and needs only one record.
-                     .tiles = std::numeric_limits<std::uint64_t>::max() - 1},
+                     .tiles = std::numeric_limits<std::uint64_t>::max() - 1,
+                     .tail_bytes = DeviceGraphs::kTailBytes},
                     items),
         engine_(engine),
         launcher_(launcher),

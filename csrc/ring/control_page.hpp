@@ -26,7 +26,7 @@
 namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
-inline constexpr std::uint32_t kRingVersion = 5;
+inline constexpr std::uint32_t kRingVersion = 6;
 // Two cache lines, because x86 fetches lines in pairs, and some ARM lines are this long.
 inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::uint64_t kUnitBytes = 64;  // unit of positions in the data ring

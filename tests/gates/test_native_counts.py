@@ -22,7 +22,7 @@ PROGRAM = Path(
 VALUES, STATISTICS = 1, 2
 CALLS = 100
 ELEMENTS = 64  # float32, the size of a bias
-CALL = 580  # upper limit of the fixed part of a call
+CALL = 560  # upper limit of the fixed part of a call
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed"),

@@ -43,6 +43,17 @@ def new_hook(make_hook: MakeHook, interval: int = 2) -> Hook:
     )
 
 
+def registered(
+    make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> tuple[Hook, Card, nn.Sequential]:
+    """Return a hook, the card of its process, and a registered model on the card."""
+    hook = new_hook(make_hook, **more)
+    card = Card(hook, monkeypatch)
+    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
+    hook.register_module(model)
+    return hook, card, model
+
+
 def train(model: nn.Module, steps: int) -> list[dict[str, Array]]:
     """Train for some steps. Return the tensors of each step, by name."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -103,10 +114,7 @@ def check(
 def test_a_registered_model_is_graphed_and_its_replays_have_the_rows_of_the_model(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook = new_hook(make_hook)
-    card = Card(hook, monkeypatch)
-    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
-    hook.register_module(model)
+    hook, card, model = registered(make_hook, monkeypatch)
     with pytest.raises((RuntimeError, AssertionError), match="hooks"):
         torch.cuda.make_graphed_callables(model, (torch.zeros(5, requires_grad=True),))
     with hook.graphing():
@@ -122,10 +130,7 @@ def test_a_model_is_graphed_if_the_script_also_compiles_code(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.compile(torch.square, backend="eager")
-    hook = new_hook(make_hook)
-    card = Card(hook, monkeypatch)
-    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
-    hook.register_module(model)
+    hook, _, model = registered(make_hook, monkeypatch)
     with hook.graphing():
         torch.cuda.make_graphed_callables(model, (torch.zeros(5, requires_grad=True),))
     expected = train(model, 5)
@@ -174,10 +179,7 @@ def test_a_module_inside_a_registered_model_is_graphed_alone(
 def test_a_model_may_be_graphed_between_its_steps_and_evaluated_without_its_graph(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook = new_hook(make_hook, interval=1)
-    card = Card(hook, monkeypatch)
-    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
-    hook.register_module(model)
+    hook, card, model = registered(make_hook, monkeypatch, interval=1)
     expected = train(model, 2)
     with hook.graphing():
         torch.cuda.make_graphed_callables(model, (torch.zeros(5, requires_grad=True),))
@@ -226,10 +228,7 @@ def test_a_closed_hook_does_not_return_to_the_model(make_hook: MakeHook) -> None
 def test_contexts_may_be_nested_and_get_functions(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook = new_hook(make_hook)
-    card = Card(hook, monkeypatch)
-    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
-    hook.register_module(model)
+    hook, _, model = registered(make_hook, monkeypatch)
     with hook.graphing(), hook.graphing(model):
         pass
     assert "forward" not in vars(model)
@@ -257,10 +256,7 @@ def test_calls_in_the_context_begin_no_step_and_have_no_rows(make_hook: MakeHook
 def test_a_step_that_begins_in_a_recording_collects_and_arms_earlier_graphs(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch, replayed: bool
 ) -> None:
-    hook = new_hook(make_hook, interval=1)
-    card = Card(hook, monkeypatch)
-    model = nn.Sequential(*(Scale(card, factor) for factor in FACTORS))
-    hook.register_module(model)
+    hook, card, model = registered(make_hook, monkeypatch, interval=1)
     graph, later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     static = torch.ones(5)
 

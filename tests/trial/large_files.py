@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,3 +79,15 @@ def seal(path: Path, *, groups: int = 6) -> None:
         writer = index_writer.IndexWriter(summary, catalogue=True)
         writer.write(table.select(INDEX_SCHEMA.names).replace_schema_metadata().cast(INDEX_SCHEMA))
         path.write_bytes(writer.finish())
+
+
+def change_catalogue(
+    path: Path, part: str, change: Callable[[dict[str, Any]], None], row_group_size: int
+) -> None:
+    """Write a file again with a changed part of its catalogue, which has the right checksum."""
+    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
+    document = json.loads(metadata[CATALOGUE_KEY][8:])
+    change(document[part])
+    text = json.dumps(document).encode()
+    metadata = {**metadata, CATALOGUE_KEY: b"%08x" % zlib.crc32(text) + text}
+    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=row_group_size)

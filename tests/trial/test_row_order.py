@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,11 @@ from hypothesis import strategies as st
 
 from tdcore.errors import RunCorrupt
 from tdcore.format import row_order
-from tdcore.format.catalogue import CATALOGUE_KEY, decode_catalogue
+from tdcore.format.catalogue import decode_catalogue
 from tdcore.format.packed import packed, unpacked
 from tdcore.format.row_order import RowOrderBuilder
 from tdcore.trial import create_trial
-from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, seal
+from tests.trial.large_files import EVERY_FILE, NO_FILE, change_catalogue, large_files, seal
 from tests.trial.writer import RunWriter
 
 # The tensors of each step; the steps have three orders, and the tensor d is not in all of them.
@@ -71,16 +69,6 @@ def _columns_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
-def _with_order(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Write a file again with another order, in a catalogue with the right checksum."""
-    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
-    document = json.loads(metadata[CATALOGUE_KEY][8:])
-    change(document["order"])
-    text = json.dumps(document).encode()
-    metadata = {**metadata, CATALOGUE_KEY: b"%08x" % zlib.crc32(text) + text}
-    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=5)
-
-
 def test_a_reader_that_takes_names_from_the_catalogue_answers_like_one_with_all_rows_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +112,7 @@ def test_a_wrong_order_in_a_catalogue_with_the_right_checksum_is_an_error(tmp_pa
         entries[[0, 1]] = entries[[1, 0]]
         order["entries"] = packed(entries)
 
-    _with_order(_run(tmp_path), swap)
+    change_catalogue(_run(tmp_path), "order", swap, 5)
     with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match="order that contradicts the first row"):
         create_trial(tmp_path)
 
@@ -142,7 +130,7 @@ def test_a_wrong_order_in_a_catalogue_with_the_right_checksum_is_an_error(tmp_pa
     ],
 )
 def test_an_impossible_order_is_an_error(tmp_path: Path, key: str, values: list[int], reason: str) -> None:
-    _with_order(_run(tmp_path), lambda order: order.update({key: packed(np.array(values))}))
+    change_catalogue(_run(tmp_path), "order", lambda order: order.update({key: packed(np.array(values))}), 5)
     with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=reason):
         create_trial(tmp_path)
 
@@ -161,7 +149,8 @@ def test_rows_that_another_program_has_written_in_another_order_are_an_error(tmp
 def test_rows_of_a_file_without_a_seal_are_compared_and_then_located(tmp_path: Path) -> None:
     path = _run(tmp_path)
     expected = _answers(tmp_path)
-    _with_order(path, lambda order: None)  # the bytes of the columns are not those of the seal
+    # The bytes of the columns in the new file are not those of the seal.
+    change_catalogue(path, "order", lambda order: None, 5)
     assert _answers(tmp_path) == expected
 
 

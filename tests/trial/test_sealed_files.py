@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tdcore.format.catalogue import CATALOGUE_KEY, decode_catalogue
 from tdcore.format.packed import packed
 from tdcore.format.seal import CONSTANT_COLUMNS, Seal
 from tdcore.trial import create_trial
-from tests.trial.large_files import EVERY_FILE, NO_FILE, large_files, merged_file, seal
+from tests.trial.large_files import EVERY_FILE, NO_FILE, change_catalogue, large_files, merged_file, seal
 
 
 def sealed_file(root: Path) -> Path:
@@ -51,16 +50,6 @@ def edited(path: Path, column: str, change: Callable[[list[Any]], list[Any]]) ->
     changed = table.set_column(at, field, array).replace_schema_metadata(file.schema_arrow.metadata)
     metadata = {**file.schema_arrow.metadata, CATALOGUE_KEY: file.metadata.metadata[CATALOGUE_KEY]}
     pq.write_table(changed.replace_schema_metadata(metadata), path, row_group_size=6)
-
-
-def with_seal(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Write the file again with another seal, whose catalogue has the right checksum."""
-    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
-    document = json.loads(metadata[CATALOGUE_KEY][8:])
-    change(document["seal"])
-    text = json.dumps(document).encode()
-    metadata = {**metadata, CATALOGUE_KEY: b"%08x" % zlib.crc32(text) + text}
-    pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=6)
 
 
 def test_only_the_columns_of_the_answer_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +127,9 @@ def test_a_sealed_file_under_the_name_of_another_attempt_is_an_error(tmp_path: P
 @pytest.mark.parametrize("value", [-2, 1 << 60])
 def test_an_impossible_constant_is_an_error(tmp_path: Path, key: str, value: int) -> None:
     path = sealed_file(tmp_path)
-    with_seal(path, lambda document: document["values"].update({key: packed(np.full(10, value))}))
+    change_catalogue(
+        path, "seal", lambda document: document["values"].update({key: packed(np.full(10, value))}), 6
+    )
     with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=f"impossible value in the seal of '{key}'"):
         create_trial(tmp_path)
 
@@ -153,7 +144,7 @@ def test_an_impossible_constant_is_an_error(tmp_path: Path, key: str, value: int
 )
 def test_an_impossible_checksum_is_an_error(tmp_path: Path, crcs: Any, reason: str) -> None:
     path = sealed_file(tmp_path)
-    with_seal(path, lambda document: document.update(crcs=packed(crcs)))
+    change_catalogue(path, "seal", lambda document: document.update(crcs=packed(crcs)), 6)
     with large_files(EVERY_FILE), pytest.raises(RunCorrupt, match=reason):
         create_trial(tmp_path)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tdcore.modes import ModeKeys
@@ -81,6 +81,7 @@ def test_each_cell_of_the_heat_map_is_the_statistic_of_its_rows(
 
 
 @settings(max_examples=30, deadline=None)
+@example(columns=22, low=0, span=22)
 @given(columns=st.integers(1, 40), low=st.integers(0, 29), span=st.integers(0, 29))
 def test_a_range_of_steps_in_few_columns_has_the_extremes_of_all_of_its_rows(
     healthy: OpenRun, columns: int, low: int, span: int

@@ -64,7 +64,7 @@ def graphing(hook: TrainingDriver, given: Sequence[Callable[..., Any]]) -> Itera
 
 def _arm(hook: TrainingDriver, root: Root) -> None:
     if not hook._off:
-        compiled_steps.arm(hook, root)
+        hook._guarded("activations", compiled_steps.arm, hook, root)
 
 
 def _with_wrapped(root: Root) -> list[nn.Module]:

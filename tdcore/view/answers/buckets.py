@@ -53,8 +53,9 @@ class StepColumns:
         distinct[place] = steps
         if number <= columns:
             return cls(first=distinct, last=distinct, of_row=place)
-        share = (distinct - float(distinct[0])) / (float(distinct[-1]) - float(distinct[0]))
-        part, used = dense(np.minimum((share * columns).astype(np.int64), columns - 1))
+        # The product comes first: a step at the border of two columns is then a whole number.
+        share = (distinct - float(distinct[0])) * columns / (float(distinct[-1]) - float(distinct[0]))
+        part, used = dense(np.minimum(share.astype(np.int64), columns - 1))
         starts = np.flatnonzero(np.diff(part, prepend=-1))
         ends = np.append(starts[1:], number) - 1
         assert used == len(starts)
