@@ -146,7 +146,7 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
     if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > size.capacity) [[unlikely]] {
       if (control.head.load(std::memory_order_relaxed) != head_word)
         continue;  // not full: the loaded head was old
-      if (tail.tickets_since(head) < config_.slots && grow(units)) continue;
+      if (tail.tickets_since(head) < config_.slots && grow(units, tail.size)) continue;
       return {};
     }
     const std::uint64_t next = Cursor::advance(word, end.position);

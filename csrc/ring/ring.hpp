@@ -299,7 +299,7 @@ class Ring {
   static Place place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
                      const Size& size) noexcept;
   bool may_ever_fit(std::uint64_t units) const noexcept;
-  bool grow(std::uint64_t units) noexcept;
+  bool grow(std::uint64_t units, std::uint64_t seen) noexcept;
   bool resize(std::uint64_t capacity) noexcept;
   void grow_ahead() noexcept;
   std::uint64_t next_size(std::uint64_t index, std::uint64_t units) const noexcept;

@@ -81,15 +81,15 @@ bool Ring::resize(std::uint64_t capacity) noexcept {
   return true;
 }
 
-/// Makes the ring larger, so that a record of `units` may find room. False if the ring has its full size, or
-/// if there is no memory. True also if another thread has made the ring larger.
-bool Ring::grow(std::uint64_t units) noexcept {
-  ControlPage& control = memory_->control();
-  // Acquire: as in reserve().
-  const std::uint64_t seen = Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size;
+/// Makes the ring larger, so that a record of `units` may find room, if its size still is `seen`, in which
+/// the caller found none. False if the ring has its full size, or if there is no memory. True also if another
+/// thread has made the ring larger: the record may have room in that size.
+bool Ring::grow(std::uint64_t units, std::uint64_t seen) noexcept {
+  const ControlPage& control = memory_->control();
   if (sizes_[seen].capacity >= limit_bytes() / kUnitBytes || seen + 1 == sizes_.size()) return false;
   std::unique_lock lock(grow_mutex_, std::defer_lock);
   while (!lock.try_lock()) {  // another thread may be allocating a further size, which is not needed here
+    // Acquire: as in reserve().
     if (Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size != seen) return true;
     std::this_thread::sleep_for(kPauseWhileGrowing);
   }

@@ -119,6 +119,16 @@ void rings() {
     ring.close();
     ring.expect(1000 * kMib);
   });
+  it("a ring that another thread makes large enough in the same moment does not grow further", [] {
+    const std::uint64_t rest = Ring(growing(kMib, 4096)).memory_bytes() - 4096;
+    for (unsigned i = 0; i < 300; ++i) {
+      Ring ring(growing(kMib, 4096));
+      ring.expect(10'000);
+      while (ring.memory_bytes() < rest + 16384) {
+      }
+      REQUIRE(put(ring, 8000, 1) && ring.memory_bytes() == rest + 16384);
+    }
+  });
   it("several threads may find the ring too small at once", [] {
     Ring ring(growing(kMib, 4096));
     std::array<std::thread, 4> producers;
